@@ -1,0 +1,210 @@
+/* libdse: run a language model.
+ *
+ *   struct dse_model   weights on the device, tokenizer, template. Immutable, shared, reference counted.
+ *   struct dse_engine  one thread that owns all inference state (KV cache, batch) of one model. Requests are posted to
+ *                      it from any thread; their tokens come back through a callback that runs on the engine thread.
+ *   request            a prompt of token ids, sampling parameters, limits. Any number run at once in one batch.
+ *
+ * Memory is planned when the engine is created and admitted per request: a request that was accepted will not fail for
+ * lack of KV memory. Results do not depend on what else is in the batch, on the thread count or on chunk sizes.
+ * Nothing here prints or exits.
+ */
+#ifndef DSE_DSE_H
+#define DSE_DSE_H
+
+#include <dse/error.h>
+#include <dse/version.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct dse_model;
+struct dse_engine;
+struct dse_tokenizer;
+struct dse_template;
+struct dse_grammar;
+
+/* ---- model ------------------------------------------------------------------------------------------------- */
+
+enum dse_compute {
+    DSE_COMPUTE_AUTO, /* integer activations for quantized weights, f32 accumulation */
+    DSE_COMPUTE_F32,  /* everything in f32: reference numbers, slow */
+};
+
+struct dse_model_options {
+    int n_threads;             /* 0: what the machine and container allow */
+    enum dse_compute compute;
+    const char *device;        /* NULL or "auto" or "cpu"; others are DSE_ERR_DEVICE */
+    const char *pack_cache;    /* folder for packed weights, NULL: keep them in anonymous memory */
+};
+
+/* path: GGUF file or Hugging Face folder. */
+DSE_MUST_CHECK enum dse_status dse_model_open(const char *path, const struct dse_model_options *options,
+                                              struct dse_model **model, struct dse_error *err);
+struct dse_model *dse_model_ref(struct dse_model *model);
+void dse_model_unref(struct dse_model *model);
+
+struct dse_model_info {
+    char name[128], arch[32], quantization[16], path[512], basename[128];
+    int64_t n_parameters;
+    int64_t context_length;    /* trained */
+    int n_layers, n_vocab, n_threads, n_embd;
+    uint64_t file_bytes;       /* weights in the file */
+    uint64_t resident_bytes;   /* packed weights in anonymous memory (0 when mapped from the pack cache) */
+    uint64_t kv_bytes_per_token;
+    const char *device_name;   /* "cpu" */
+};
+void dse_model_get_info(const struct dse_model *model, struct dse_model_info *info);
+const struct dse_tokenizer *dse_model_tokenizer(const struct dse_model *model); /* borrowed */
+const struct dse_template *dse_model_template(const struct dse_model *model);   /* borrowed; NULL if none */
+/* Ends a generation: stop ids of the tokenizer and of the configuration files. */
+bool dse_model_is_stop(const struct dse_model *model, int32_t token);
+/* False when a file of the model was truncated under us. */
+bool dse_model_intact(const struct dse_model *model);
+
+/* ---- request ----------------------------------------------------------------------------------------------- */
+
+#define DSE_MAX_TOP_LOGPROBS 20
+#define DSE_MAX_LOGIT_BIAS 1024
+#define DSE_MAX_CHOICES 8
+
+struct dse_logit_bias { int32_t token; float bias; };
+
+struct dse_sampling {
+    float temperature;         /* 0: greedy */
+    int top_k;                 /* 0: off */
+    float top_p;               /* 1: off */
+    float min_p;               /* 0: off */
+    float repetition_penalty;  /* 1: off; divides positive and multiplies negative logits of seen tokens */
+    float presence_penalty, frequency_penalty; /* 0: off; OpenAI's definition, on output tokens */
+    uint64_t seed;
+    const struct dse_logit_bias *logit_bias; /* borrowed during the call, copied */
+    int n_logit_bias;
+    int top_logprobs;          /* -1: no logprobs; 0…DSE_MAX_TOP_LOGPROBS */
+};
+extern const struct dse_sampling dse_sampling_default; /* temperature 1, all else off, logprobs off */
+
+struct dse_token_logprob { int32_t token; float logprob; };
+
+enum dse_finish {
+    DSE_FINISH_NONE,      /* still running */
+    DSE_FINISH_STOP,      /* stop token, or the callback said stop */
+    DSE_FINISH_LENGTH,    /* max_tokens or end of context */
+    DSE_FINISH_CANCELLED,
+    DSE_FINISH_ERROR,
+};
+
+struct dse_timings {
+    uint64_t queued_ns, prefill_ns, decode_ns; /* spans: submit->admit, admit->first token, first->last token */
+    int n_prompt, n_cached, n_generated;       /* n_prompt counts computed and cached prompt tokens */
+};
+
+enum dse_event_kind {
+    DSE_EVENT_PROGRESS,    /* prefill moved on: n_processed of n_prompt */
+    DSE_EVENT_PROMPT_LOGPROB, /* only with prompt_logprobs: one per prompt token from the second on, in order */
+    DSE_EVENT_TOKEN,       /* a token was sampled */
+    DSE_EVENT_FINISH,      /* last event of this choice */
+};
+
+struct dse_event {
+    enum dse_event_kind kind;
+    uint64_t request;          /* id that submit returned */
+    int choice;                /* 0…n_choices-1 */
+    int32_t token;             /* TOKEN, PROMPT_LOGPROB */
+    bool is_stop_token;        /* TOKEN: ends the generation, not part of the text */
+    float logprob;
+    int n_top;
+    const struct dse_token_logprob *top; /* borrowed during the call */
+    int n_processed, n_prompt; /* PROGRESS */
+    enum dse_finish finish;    /* FINISH */
+    struct dse_timings timings;       /* FINISH */
+    const struct dse_error *error;    /* FINISH with DSE_FINISH_ERROR */
+};
+
+/* Runs on the engine thread: must be quick, must not call back into the engine except dse_engine_cancel. Returning false
+ * after DSE_EVENT_TOKEN ends that choice with DSE_FINISH_STOP. */
+typedef bool dse_event_fn(void *user, const struct dse_event *event);
+
+struct dse_request {
+    const int32_t *prompt;     /* copied by submit */
+    int n_prompt;              /* at least 1 */
+    int max_tokens;            /* per choice; -1: to the end of the context; 0: prefill only */
+    int min_tokens;
+    int n_choices;             /* 1…DSE_MAX_CHOICES, share one prefill; choice i draws from sequence i of the seed */
+    bool ignore_eos;
+    const int32_t *stop_tokens; /* further ids that end the generation (copied) */
+    int n_stop_tokens;
+    bool prompt_logprobs;      /* events for the prompt's own tokens (echo) */
+    struct dse_sampling sampling;
+    struct dse_grammar *grammar; /* referenced by submit; NULL: free text */
+    int grammar_after_token;   /* constraint starts after this token was produced; -1: from the start */
+    int priority;              /* higher first; 0 */
+    dse_event_fn *on_event;
+    void *user;
+};
+extern const struct dse_request dse_request_default;
+
+/* ---- engine ------------------------------------------------------------------------------------------------ */
+
+struct dse_engine_options {
+    int64_t context_length;    /* per request, prompt + output; 0: largest that fits, at most the model's */
+    int max_concurrent;        /* requests in the batch */
+    int max_queue;             /* requests waiting beyond that */
+    uint64_t kv_bytes;         /* pool size; 0: planned from context_length and free memory */
+    int chunk_tokens;          /* prompt tokens per step, 0: default (512) */
+    double memory_fraction;    /* of available memory that the plan may use; 0: 0.9 */
+    bool warmup;               /* touch the weights before the first request */
+};
+
+/* The memory plan, printed at start by the command line. */
+struct dse_memory_plan {
+    uint64_t weight_bytes;     /* mapped or resident */
+    uint64_t resident_weight_bytes;
+    uint64_t kv_bytes, scratch_bytes, total_bytes; /* total: resident weights + kv + scratch */
+    uint64_t available_bytes;
+    const char *available_reason;
+    int64_t context_length;
+    int64_t kv_tokens;         /* tokens in the whole pool */
+    int max_concurrent;
+};
+
+/* Works the plan out without taking memory. Does not fit: DSE_ERR_NO_MEMORY with need, have and the nearest setting
+ * that fits in the message. */
+DSE_MUST_CHECK enum dse_status dse_engine_plan(const struct dse_model *model, const struct dse_engine_options *options,
+                                               struct dse_memory_plan *plan, struct dse_error *err);
+DSE_MUST_CHECK enum dse_status dse_engine_create(struct dse_model *model, const struct dse_engine_options *options,
+                                                 struct dse_engine **engine, struct dse_error *err);
+void dse_engine_free(struct dse_engine *engine); /* cancels what runs, joins the thread */
+void dse_engine_get_plan(const struct dse_engine *engine, struct dse_memory_plan *plan);
+struct dse_model *dse_engine_model(const struct dse_engine *engine); /* borrowed */
+
+/* Returns at once. DSE_ERR_TOO_LONG: err->need is prompt tokens, err->have the context. DSE_ERR_BUSY: queue full.
+ * DSE_ERR_NO_MEMORY: could never fit the pool. After DSE_OK exactly one FINISH event comes per choice. */
+DSE_MUST_CHECK enum dse_status dse_engine_submit(struct dse_engine *engine, const struct dse_request *request,
+                                                 uint64_t *id, struct dse_error *err);
+/* From any thread, also from the callback. Its FINISH events come within one step. Unknown ids are ignored. */
+void dse_engine_cancel(struct dse_engine *engine, uint64_t id);
+
+/* A snapshot for /slots and metrics; never waits for a step. */
+struct dse_slot {
+    uint64_t id;
+    bool running;              /* false: waiting */
+    int n_prompt, n_processed, n_generated;
+};
+int dse_engine_slots(const struct dse_engine *engine, struct dse_slot *slots, int max_slots);
+/* Time since the engine thread last finished a step or went idle, for the watchdog. */
+uint64_t dse_engine_silence_ns(const struct dse_engine *engine);
+
+/* Logits of every position of a token list, f32 [n_ids, n_vocab] into out; blocks; chunked like any prompt. Takes its
+ * own KV memory for the call. */
+DSE_MUST_CHECK enum dse_status dse_eval_logits(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens,
+                                               float *out, struct dse_error *err);
+
+/* ---- bench ------------------------------------------------------------------------------------------------- */
+
+/* One row of `bench`: rates of prefill (n_gen 0) or decode (n_prompt 0) with n_seqs sequences at a depth. */
+struct dse_bench_spec { int n_prompt, n_gen, n_depth, n_seqs; };
+DSE_MUST_CHECK enum dse_status dse_bench_run(struct dse_model *model, const struct dse_bench_spec *spec,
+                                             int chunk_tokens, double *seconds, struct dse_error *err);
+
+#endif

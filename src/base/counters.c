@@ -1,0 +1,56 @@
+/* Process-wide counters, gauges and histograms: plain relaxed atomics. */
+#include "base/counters.h"
+
+#include <stdatomic.h>
+
+const double dse_histogram_bounds[DSE_HISTOGRAM_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                                            0.5,   1,      2.5,   5,    10,    30,   60,  300};
+
+struct histogram {
+    _Atomic uint64_t buckets[DSE_HISTOGRAM_BUCKETS + 1];
+    _Atomic uint64_t sum_ns;
+};
+
+static _Atomic uint64_t counters[DSE_COUNTER_COUNT];
+static _Atomic int64_t gauges[DSE_GAUGE_COUNT];
+static struct histogram histograms[DSE_HISTOGRAM_COUNT];
+
+void dse_counter_add(enum dse_counter counter, uint64_t n)
+{
+    atomic_fetch_add_explicit(&counters[counter], n, memory_order_relaxed);
+}
+
+uint64_t dse_counter_get(enum dse_counter counter)
+{
+    return atomic_load_explicit(&counters[counter], memory_order_relaxed);
+}
+
+void dse_gauge_set(enum dse_gauge gauge, int64_t value)
+{
+    atomic_store_explicit(&gauges[gauge], value, memory_order_relaxed);
+}
+
+int64_t dse_gauge_get(enum dse_gauge gauge)
+{
+    return atomic_load_explicit(&gauges[gauge], memory_order_relaxed);
+}
+
+void dse_histogram_observe(enum dse_histogram histogram, double seconds)
+{
+    int i = 0;
+    while (i < DSE_HISTOGRAM_BUCKETS && seconds > dse_histogram_bounds[i])
+        i++;
+    atomic_fetch_add_explicit(&histograms[histogram].buckets[i], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&histograms[histogram].sum_ns, (uint64_t)(seconds * 1e9), memory_order_relaxed);
+}
+
+struct dse_histogram_view dse_histogram_get(enum dse_histogram histogram)
+{
+    struct dse_histogram_view view = {0};
+    for (int i = 0; i <= DSE_HISTOGRAM_BUCKETS; i++) {
+        view.buckets[i] = atomic_load_explicit(&histograms[histogram].buckets[i], memory_order_relaxed);
+        view.count += view.buckets[i];
+    }
+    view.sum = (double)atomic_load_explicit(&histograms[histogram].sum_ns, memory_order_relaxed) * 1e-9;
+    return view;
+}

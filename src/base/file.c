@@ -1,0 +1,174 @@
+/* Files: read-only maps, bounded reads, atomic writes, small path helpers. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/checked.h"
+
+static enum dse_status open_regular(const char *path, int *fd, size_t *bytes, struct dse_error *err)
+{
+    /* O_NONBLOCK: opening a pipe must not wait for its writer. */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0) return dse_fail_errno(err, errno, path, "open");
+    struct stat st;
+    if (fstat(*fd, &st) != 0) {
+        int e = errno;
+        close(*fd);
+        return dse_fail_errno(err, e, path, "stat");
+    }
+    if (!S_ISREG(st.st_mode)) {
+        close(*fd);
+        return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s is %s, not a regular file", path,
+                           S_ISDIR(st.st_mode) ? "a directory" : "a device or pipe");
+    }
+    *bytes = (size_t)st.st_size;
+    return DSE_OK;
+}
+
+enum dse_status dse_map_open(const char *path, struct dse_map *map, struct dse_error *err)
+{
+    *map = (struct dse_map){.fd = -1};
+    int fd;
+    size_t bytes;
+    enum dse_status status = open_regular(path, &fd, &bytes, err);
+    if (status != DSE_OK) return status;
+    void *data = NULL;
+    if (bytes > 0) {
+        data = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+        if (data == MAP_FAILED) {
+            int e = errno;
+            close(fd);
+            return dse_fail_errno(err, e, path, "map");
+        }
+    }
+    *map = (struct dse_map){data, bytes, fd};
+    return DSE_OK;
+}
+
+void dse_map_close(struct dse_map *map)
+{
+    if (map->data != NULL) munmap((void *)map->data, map->bytes);
+    /* A zeroed struct has fd 0 and no data; standard input is never ours. */
+    if (map->fd > 0) close(map->fd);
+    *map = (struct dse_map){.fd = -1};
+}
+
+bool dse_map_intact(const struct dse_map *map)
+{
+    struct stat st;
+    return map->data == NULL || (fstat(map->fd, &st) == 0 && (size_t)st.st_size >= map->bytes);
+}
+
+enum dse_status dse_file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, struct dse_error *err)
+{
+    int fd;
+    size_t size, done = 0;
+    enum dse_status status = open_regular(path, &fd, &size, err);
+    if (status != DSE_OK) return status;
+    char *buffer = NULL;
+    if (size > max_bytes) {
+        status = dse_fail_at(err, DSE_ERR_LIMIT, path, -1, "%s has %zu bytes, at most %zu are accepted", path, size,
+                             max_bytes);
+        goto out;
+    }
+    buffer = dse_alloc(DSE_MEM_MISC, size + 1);
+    if (buffer == NULL) {
+        status = dse_fail_memory(err, size + 1, path);
+        goto out;
+    }
+    while (done < size) {
+        ssize_t n = read(fd, buffer + done, size - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) {
+            status = dse_fail_errno(err, errno, path, "read");
+            goto out;
+        }
+        if (n == 0) break; /* shrunk meanwhile: what is there is the content */
+        done += (size_t)n;
+    }
+    buffer[done] = '\0';
+    *data = buffer;
+    *bytes = done;
+    buffer = NULL;
+out:
+    dse_free(buffer);
+    close(fd);
+    return status;
+}
+
+static enum dse_status write_all(int fd, const char *path, const void *data, size_t bytes, struct dse_error *err)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = write(fd, (const char *)data + done, bytes - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return dse_fail_errno(err, errno, path, "write");
+        done += (size_t)n;
+    }
+    return DSE_OK;
+}
+
+enum dse_status dse_file_write_atomic(const char *path, const void *data, size_t bytes, unsigned mode,
+                                      struct dse_error *err)
+{
+    char temporary[4096];
+    int n = snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
+    if (n < 0 || (size_t)n >= sizeof temporary)
+        return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "path is too long: %s", path);
+    int fd = mkostemp(temporary, O_CLOEXEC);
+    if (fd < 0) return dse_fail_errno(err, errno, path, "create a file beside");
+    enum dse_status status = write_all(fd, path, data, bytes, err);
+    if (status == DSE_OK && (fchmod(fd, mode) != 0 || fsync(fd) != 0))
+        status = dse_fail_errno(err, errno, path, "write");
+    if (close(fd) != 0 && status == DSE_OK) status = dse_fail_errno(err, errno, path, "write");
+    if (status == DSE_OK && rename(temporary, path) != 0) status = dse_fail_errno(err, errno, path, "rename to");
+    if (status != DSE_OK) unlink(temporary);
+    return status;
+}
+
+bool dse_file_exists(const char *path)
+{
+    return access(path, F_OK) == 0;
+}
+
+bool dse_file_is_directory(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+enum dse_status dse_make_directories(const char *path, struct dse_error *err)
+{
+    char *copy = dse_strdup(DSE_MEM_MISC, path);
+    if (copy == NULL) return dse_fail_memory(err, strlen(path), "a path");
+    enum dse_status status = DSE_OK;
+    for (char *p = copy + 1; status == DSE_OK; p++) {
+        if (*p != '/' && *p != '\0') continue;
+        char c = *p;
+        *p = '\0';
+        if (mkdir(copy, 0755) != 0 && errno != EEXIST) status = dse_fail_errno(err, errno, copy, "create");
+        if (c == '\0') break;
+        *p = c;
+    }
+    if (status == DSE_OK && !dse_file_is_directory(path))
+        status = dse_fail_at(err, DSE_ERR_IO, path, -1, "%s is not a directory", path);
+    dse_free(copy);
+    return status;
+}
+
+char *dse_path_join(const char *directory, const char *name)
+{
+    size_t a = strlen(directory), b = strlen(name), total;
+    bool slash = a > 0 && directory[a - 1] != '/';
+    if (!dse_add_size(a, b, &total) || !dse_add_size(total, 2, &total)) return NULL;
+    char *path = dse_alloc(DSE_MEM_MISC, total);
+    if (path != NULL) snprintf(path, total, "%s%s%s", directory, slash ? "/" : "", name);
+    return path;
+}

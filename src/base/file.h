@@ -1,0 +1,35 @@
+/* Files: read-only maps, bounded reads, atomic writes. */
+#ifndef DSE_BASE_FILE_H
+#define DSE_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+struct dse_map {
+    const uint8_t *data; /* NULL for an empty file */
+    size_t bytes;
+    int fd;              /* kept open so that a shrinking file can be noticed */
+};
+
+/* Only regular files; a directory, device or pipe is DSE_ERR_INVALID "not a regular file". */
+DSE_MUST_CHECK enum dse_status dse_map_open(const char *path, struct dse_map *map, struct dse_error *err);
+void dse_map_close(struct dse_map *map);        /* safe on a zeroed struct */
+/* True if the file still has at least map->bytes bytes. Touching pages beyond the end would be SIGBUS. */
+bool dse_map_intact(const struct dse_map *map);
+
+/* Whole file, NUL-terminated (not counted). Larger than max_bytes: DSE_ERR_LIMIT. Returns owned (dse_free). */
+DSE_MUST_CHECK enum dse_status dse_file_read(const char *path, size_t max_bytes, char **data, size_t *bytes,
+                                             struct dse_error *err);
+/* Temporary file beside path, fsync, rename. */
+DSE_MUST_CHECK enum dse_status dse_file_write_atomic(const char *path, const void *data, size_t bytes, unsigned mode,
+                                                     struct dse_error *err);
+bool dse_file_exists(const char *path);
+bool dse_file_is_directory(const char *path);
+DSE_MUST_CHECK enum dse_status dse_make_directories(const char *path, struct dse_error *err); /* like mkdir -p, 0755 */
+/* directory + "/" + name, owned (dse_free), NULL without memory. */
+char *dse_path_join(const char *directory, const char *name);
+
+#endif

@@ -1,0 +1,103 @@
+/* The op table of a device: everything a forward pass asks for. CPU first; GPU and remote stages implement the same.
+ *
+ * A forward pass runs on the engine thread and calls these in order; each call returns when its result is complete.
+ * Rows are tokens of the batch; x is the residual stream [n_rows, D] f32. Every op gives the same bits for a row
+ * whatever other rows are in the call.
+ */
+#ifndef DSE_DEVICE_DEVICE_H
+#define DSE_DEVICE_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/thread.h"
+#include "kernels/kv_layout.h"
+#include "kernels/matrix.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+/* Weights of one layer as the device keeps them: norms decoded to f32, matrices packed. */
+struct dse_layer {
+    const float *attn_norm, *ffn_norm;          /* [D] */
+    struct dse_matrix q, k, v, o;
+    const float *q_bias, *k_bias, *v_bias;      /* NULL if none */
+    const float *q_norm, *k_norm;               /* [d] or NULL */
+    struct dse_matrix gate, up, down;
+};
+
+struct dse_device_weights {
+    const struct dse_config *config;
+    const struct dse_tensor *token_embd;        /* looked up from the file, row by row */
+    const float *output_norm;
+    struct dse_matrix output;
+    struct dse_layer *layers;
+    const float *rope_frequencies;              /* [r/2] */
+    float rope_factor;                          /* on cos and sin */
+    uint64_t resident_bytes;                    /* anonymous memory taken for packed weights */
+    void *storage;                              /* of the device: packed memory or map */
+    size_t storage_bytes;
+};
+
+/* Row m of the batch belongs to a sequence and has a position in it; positions of one sequence ascend. */
+struct dse_rows {
+    int n_rows;
+    const int32_t *tokens;             /* [n_rows] */
+    const int32_t *positions;          /* [n_rows] */
+    const struct dse_kv_view *kv;      /* [n_rows] view of the row's sequence */
+};
+
+struct dse_device;
+
+struct dse_device_ops {
+    const char *name;
+
+    /* Packs (or maps from the pack cache) the weights of an opened model. pack_cache NULL: anonymous memory. */
+    enum dse_status (*load)(struct dse_device *device, const struct dse_model_file *file, bool f32,
+                            const char *pack_cache, struct dse_device_weights *out, struct dse_error *err);
+    void (*unload)(struct dse_device *device, struct dse_device_weights *weights);
+
+    /* Scratch bytes that the ops below need for at most max_rows rows; taken once with reserve. */
+    size_t (*scratch_bytes)(const struct dse_device *device, const struct dse_config *config, int max_rows);
+    enum dse_status (*reserve)(struct dse_device *device, const struct dse_config *config, int max_rows,
+                               int64_t max_context, struct dse_error *err);
+
+    /* x[m] = row tokens[m] of the embedding, decoded */
+    void (*embed)(struct dse_device *device, const struct dse_tensor *table, const struct dse_rows *rows, float *x);
+    /* q [n, H*d], k [n, K*d], v [n, K*d]  =  Wq,Wk,Wv · rms(x, attn_norm) (+ biases) */
+    void (*qkv)(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
+                const float *x, int n_rows, float *q, float *k, float *v);
+    /* per head: optional q/k norm, rope by position; q in place, k and v into the KV blocks of the row's sequence */
+    void (*rope_store)(struct dse_device *device, const struct dse_device_weights *weights, int layer,
+                       const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *k,
+                       const float *v);
+    /* out [n, H*d]: causal attention over positions 0…positions[m] of the row's sequence; scale 1/sqrt(d); GQA */
+    void (*attention)(struct dse_device *device, const struct dse_config *config, int layer,
+                      const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *q, float *out);
+    /* x += W · in */
+    void (*project_add)(struct dse_device *device, const struct dse_matrix *w, const float *in, int n_rows, float *x);
+    /* h [n, F] = silu(Wgate · n) * (Wup · n), n = rms(x, ffn_norm) */
+    void (*ffn_up)(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
+                   const float *x, int n_rows, float *h);
+    /* logits [n_out, V] = W · rms(x[row_index[i]], output_norm) */
+    void (*logits)(struct dse_device *device, const struct dse_device_weights *weights, const float *x,
+                   const int32_t *row_index, int n_out, float *logits);
+};
+
+struct dse_device {
+    const struct dse_device_ops *ops;
+    struct dse_pool *pool;   /* CPU: runs the ops; owned by the device */
+    void *state;             /* of the implementation */
+};
+
+/* "auto" or "cpu"; anything else is DSE_ERR_DEVICE naming it. */
+DSE_MUST_CHECK enum dse_status dse_device_open(const char *name, int n_threads, struct dse_device **device,
+                                               struct dse_error *err);
+void dse_device_close(struct dse_device *device);
+
+/* What this machine offers, for `devices`: returns the number of entries written. */
+struct dse_device_info { char name[32], description[128], reason[128]; bool usable; uint64_t memory_bytes; };
+int dse_device_list(struct dse_device_info *out, int max);
+
+#endif

@@ -1,0 +1,41 @@
+/* Sampling one token from logits: penalties, bias, grammar mask, temperature, top-k, top-p, min-p.
+ *
+ * Order: bias and penalties on the raw logits -> mask -> (greedy | temperature, top-k, top-p, min-p -> draw). The draw is
+ * Philox(seed, sequence, position), so a replay gives the same token. Buffers are taken at creation; sampling never
+ * allocates. Touches the full vocabulary as few times as possible.
+ */
+#ifndef DSE_ENGINE_SAMPLER_H
+#define DSE_ENGINE_SAMPLER_H
+
+#include <dse/dse.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+struct dse_sampler;
+
+/* n_vocab: logits per row; n_tokens <= n_vocab: ids the tokenizer knows, the only ones ever sampled.
+ * max_tokens: prompt + output tokens of the sequence, for the penalty history. params are copied. */
+DSE_MUST_CHECK enum dse_status dse_sampler_create(const struct dse_sampling *params, int n_vocab, int n_tokens,
+                                                  int max_tokens, struct dse_sampler **out, struct dse_error *err);
+void dse_sampler_free(struct dse_sampler *sampler);
+
+/* Tells the sampler of tokens in the sequence: prompt tokens count for repetition_penalty only, output tokens for all
+ * penalties. */
+void dse_sampler_observe(struct dse_sampler *sampler, const int32_t *ids, int count, bool prompt);
+
+struct dse_sample {
+    int32_t token;
+    float logprob;                 /* log-softmax of the raw logits (before penalties, as OpenAI reports) */
+    int n_top;                     /* filled when params asked for top_logprobs */
+    struct dse_token_logprob top[DSE_MAX_TOP_LOGPROBS]; /* descending */
+};
+
+/* logits: f32 [n_vocab], may be overwritten. mask: grammar mask or NULL. banned: ids never to choose (min_tokens,
+ * ignore_eos) or NULL. Returns DSE_ERR_INTERNAL when every logit is masked or NaN. */
+DSE_MUST_CHECK enum dse_status dse_sampler_sample(struct dse_sampler *sampler, float *logits, const uint64_t *mask,
+                                                  const int32_t *banned, int n_banned, uint64_t sequence,
+                                                  uint64_t position, struct dse_sample *out, struct dse_error *err);
+
+#endif

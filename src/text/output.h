@@ -1,0 +1,51 @@
+/* Output stage of one sequence: token bytes -> whole UTF-8 characters, stop strings, reasoning split -> events.
+ *
+ * Runs between the sampler and the client. Text that may still turn into a stop string or a tag is held back; nothing
+ * is lost or sent twice, however the text is cut into tokens. Never allocates after creation.
+ */
+#ifndef DSE_TEXT_OUTPUT_H
+#define DSE_TEXT_OUTPUT_H
+
+#include <stdbool.h>
+
+#include "base/error.h"
+
+#define DSE_OUTPUT_MAX_STOPS 16
+#define DSE_OUTPUT_MAX_STOP_BYTES 512
+
+enum dse_reasoning_format {
+    DSE_REASONING_NONE,     /* everything is content, verbatim; a tag that the prompt opened is put in front */
+    DSE_REASONING_DEEPSEEK, /* text inside <think>…</think> goes to the reasoning channel, tags are dropped */
+};
+
+enum dse_channel { DSE_CHANNEL_CONTENT, DSE_CHANNEL_REASONING };
+
+/* Called with whole UTF-8 characters, never empty. */
+typedef void dse_output_fn(void *user, enum dse_channel channel, const char *text, size_t bytes);
+
+struct dse_output_options {
+    const char *const *stops;    /* borrowed during creation */
+    const size_t *stop_bytes;
+    int n_stops;
+    enum dse_reasoning_format reasoning;
+    bool starts_in_reasoning;    /* the prompt ended inside an open <think> */
+    const char *think_open, *think_close; /* "<think>", "</think>"; NULL: no reasoning split at all */
+    dse_output_fn *emit;
+    void *user;
+};
+
+struct dse_output;
+DSE_MUST_CHECK enum dse_status dse_output_create(const struct dse_output_options *options, struct dse_output **out,
+                                                 struct dse_error *err);
+void dse_output_free(struct dse_output *output);
+
+/* Feeds the bytes of one token. Returns false when a stop string was completed (its text and all after are dropped);
+ * *stop_index then tells which. */
+bool dse_output_feed(struct dse_output *output, const char *bytes, size_t count, int *stop_index);
+/* End of generation: what was held back goes out; a left-over partial character becomes U+FFFD once. */
+void dse_output_finish(struct dse_output *output);
+/* Tokens fed while inside reasoning (for usage.completion_tokens_details). */
+int dse_output_reasoning_tokens(const struct dse_output *output);
+bool dse_output_in_reasoning(const struct dse_output *output);
+
+#endif
