@@ -1,0 +1,95 @@
+/* dse_eval_logits: logits of every position of a token list. For `eval`, perplexity and the fidelity tests.
+ *
+ * Runs on the caller's thread with KV memory of its own, over the same forward pass as the engine.
+ */
+#include <dse/dse.h>
+
+#include "base/alloc.h"
+#include "base/cgroup.h"
+#include "engine/forward.h"
+#include "engine/kv_pool.h"
+
+#define DEFAULT_CHUNK_TOKENS 512
+
+static enum dse_status check_ids(const struct dse_model *model, const int32_t *ids, int n_ids, struct dse_error *err)
+{
+    if (ids == NULL || n_ids < 1) return dse_fail_at(err, DSE_ERR_INVALID, "ids", -1, "no token ids given");
+    int64_t context = model->file->config.context_length;
+    if (n_ids > context) {
+        enum dse_status status = dse_fail_at(err, DSE_ERR_TOO_LONG, "ids", -1,
+                                             "%d tokens do not fit the model's context of %lld", n_ids,
+                                             (long long)context);
+        if (err != NULL) {
+            err->need = n_ids;
+            err->have = context;
+        }
+        return status;
+    }
+    for (int i = 0; i < n_ids; i++)
+        if (ids[i] < 0 || ids[i] >= model->file->config.n_vocab)
+            return dse_fail_at(err, DSE_ERR_INVALID, "ids", -1, "token id %d at position %d is outside 0…%d", ids[i], i,
+                               model->file->config.n_vocab - 1);
+    return DSE_OK;
+}
+
+enum dse_status dse_eval_logits(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens, float *out,
+                                struct dse_error *err)
+{
+    enum dse_status status = check_ids(model, ids, n_ids, err);
+    if (status != DSE_OK) return status;
+    if (chunk_tokens < 0) return dse_fail_at(err, DSE_ERR_INVALID, "chunk_tokens", -1, "chunk_tokens is negative");
+    int chunk = chunk_tokens == 0 ? DEFAULT_CHUNK_TOKENS : chunk_tokens;
+    if (chunk > n_ids) chunk = n_ids;
+
+    struct dse_kv_pool pool = {0};
+    struct dse_forward forward = {0};
+    struct dse_kv_sequence sequence = {.max_blocks = dse_kv_blocks_for(n_ids)};
+    int32_t *row_index = dse_calloc(DSE_MEM_REQUEST, (size_t)chunk, sizeof *row_index);
+    sequence.blocks = dse_calloc(DSE_MEM_REQUEST, (size_t)sequence.max_blocks, sizeof *sequence.blocks);
+    if (row_index == NULL || sequence.blocks == NULL) {
+        status = dse_fail_memory(err, (size_t)n_ids * sizeof(int32_t), "evaluation");
+        goto done;
+    }
+    uint64_t available = dse_cgroup_memory_limit("").available_bytes;
+    uint64_t need = (uint64_t)sequence.max_blocks * model->kv_layout.block_bytes;
+    if (need > available) {
+        status = dse_fail(err, DSE_ERR_NO_MEMORY, "the KV cache of %d tokens needs %llu bytes, %llu are available",
+                          n_ids, (unsigned long long)need, (unsigned long long)available);
+        if (err != NULL) {
+            err->need = (int64_t)need;
+            err->have = (int64_t)available;
+        }
+        goto done;
+    }
+    status = dse_kv_pool_init(&pool, &model->kv_layout, sequence.max_blocks, err);
+    if (status == DSE_OK) status = dse_forward_init(&forward, model, chunk, 0, n_ids, err);
+    if (status != DSE_OK) goto done;
+
+    const size_t n_vocab = (size_t)model->file->config.n_vocab;
+    for (int done = 0; done < n_ids; done += chunk) {
+        int n = n_ids - done < chunk ? n_ids - done : chunk;
+        if (!dse_model_intact(model)) {
+            status = dse_fail_at(err, DSE_ERR_UNAVAILABLE, model->info.path, -1, "the model file was truncated");
+            goto done;
+        }
+        if (!dse_kv_extend(&pool, &sequence, done + n)) {
+            status = dse_fail(err, DSE_ERR_INTERNAL, "KV pool of the evaluation is too small");
+            goto done;
+        }
+        dse_forward_clear(&forward);
+        for (int i = 0; i < n; i++) {
+            dse_forward_push(&forward, ids[done + i], done + i, dse_kv_view(&pool, &sequence));
+            row_index[i] = i;
+        }
+        dse_forward_run(&forward, &pool.layout);
+        sequence.length += n;
+        dse_forward_logits(&forward, row_index, n, out + (size_t)done * n_vocab);
+    }
+
+done:
+    dse_forward_deinit(&forward);
+    dse_kv_pool_deinit(&pool);
+    dse_free(sequence.blocks);
+    dse_free(row_index);
+    return status;
+}

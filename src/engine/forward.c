@@ -1,0 +1,118 @@
+/* Buffers of a forward pass and its entry points: which family runs, who holds the device. */
+#include "engine/forward.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/checked.h"
+
+#define ALIGNMENT 64
+
+/* The parts of the one block of memory, in order. */
+enum part { TOKENS, POSITIONS, VIEWS, X, Q, K, V, ATTENTION, H, LOGITS, PART_COUNT };
+
+static bool part_offsets(const struct dse_config *c, int max_rows, int max_out, size_t offsets[PART_COUNT + 1])
+{
+    size_t rows = (size_t)max_rows, q = (size_t)c->n_heads * c->head_dim, kv = (size_t)c->n_kv_heads * c->head_dim;
+    const size_t count[PART_COUNT] = {rows, rows, rows, rows, rows, rows, rows, rows, rows, (size_t)max_out};
+    const size_t bytes[PART_COUNT] = {[TOKENS] = sizeof(int32_t),
+                                      [POSITIONS] = sizeof(int32_t),
+                                      [VIEWS] = sizeof(struct dse_kv_view),
+                                      [X] = sizeof(float) * (size_t)c->n_embd,
+                                      [Q] = sizeof(float) * q,
+                                      [K] = sizeof(float) * kv,
+                                      [V] = sizeof(float) * kv,
+                                      [ATTENTION] = sizeof(float) * q,
+                                      [H] = sizeof(float) * (size_t)c->n_ff,
+                                      [LOGITS] = sizeof(float) * (size_t)c->n_vocab};
+    offsets[0] = 0;
+    for (int i = 0; i < PART_COUNT; i++) {
+        size_t part, end;
+        if (!dse_mul_size(count[i], bytes[i], &part) || !dse_add_size(offsets[i], part, &end) ||
+            !dse_align_size(end, ALIGNMENT, &offsets[i + 1]))
+            return false;
+    }
+    return true;
+}
+
+enum dse_status dse_forward_plan(const struct dse_model *model, int max_rows, int max_out, int64_t max_context,
+                                 uint64_t *bytes, struct dse_error *err)
+{
+    const struct dse_config *config = &model->file->config;
+    size_t offsets[PART_COUNT + 1], tables, total;
+    /* cos and sin of every position, as the device tabulates them in reserve */
+    if (!part_offsets(config, max_rows, max_out, offsets) ||
+        !dse_mul_size((size_t)max_context, (size_t)config->rope.dimensions * sizeof(float), &tables) ||
+        !dse_add_size(offsets[PART_COUNT], tables, &total) ||
+        !dse_add_size(total, model->device->ops->scratch_bytes(model->device, config, max_rows), &total))
+        return dse_fail(err, DSE_ERR_NO_MEMORY, "scratch for %d rows overflows the address space", max_rows);
+    *bytes = total;
+    return DSE_OK;
+}
+
+enum dse_status dse_forward_init(struct dse_forward *forward, struct dse_model *model, int max_rows, int max_out,
+                                 int64_t max_context, struct dse_error *err)
+{
+    size_t offsets[PART_COUNT + 1];
+    *forward = (struct dse_forward){.model = model, .max_rows = max_rows, .max_out = max_out};
+    if (!part_offsets(&model->file->config, max_rows, max_out, offsets))
+        return dse_fail(err, DSE_ERR_NO_MEMORY, "scratch for %d rows overflows the address space", max_rows);
+    enum dse_status status = dse_model_reserve(model, max_rows, max_context, err);
+    if (status != DSE_OK) return status;
+
+    forward->memory_bytes = offsets[PART_COUNT];
+    forward->memory = dse_alloc_pages(DSE_MEM_SCRATCH, forward->memory_bytes);
+    if (forward->memory == NULL) return dse_fail_memory(err, forward->memory_bytes, "step scratch");
+    char *base = forward->memory;
+    forward->tokens = (int32_t *)(base + offsets[TOKENS]);
+    forward->positions = (int32_t *)(base + offsets[POSITIONS]);
+    forward->views = (struct dse_kv_view *)(base + offsets[VIEWS]);
+    forward->x = (float *)(base + offsets[X]);
+    forward->q = (float *)(base + offsets[Q]);
+    forward->k = (float *)(base + offsets[K]);
+    forward->v = (float *)(base + offsets[V]);
+    forward->attention = (float *)(base + offsets[ATTENTION]);
+    forward->h = (float *)(base + offsets[H]);
+    forward->logits = (float *)(base + offsets[LOGITS]);
+    forward->rows = (struct dse_rows){.tokens = forward->tokens, .positions = forward->positions, .kv = forward->views};
+    return DSE_OK;
+}
+
+void dse_forward_deinit(struct dse_forward *forward)
+{
+    if (forward->memory != NULL) dse_free_pages(forward->memory);
+    *forward = (struct dse_forward){0};
+}
+
+void dse_forward_clear(struct dse_forward *forward)
+{
+    forward->rows.n_rows = 0;
+}
+
+void dse_forward_push(struct dse_forward *forward, int32_t token, int32_t position, struct dse_kv_view view)
+{
+    int row = forward->rows.n_rows++;
+    forward->tokens[row] = token;
+    forward->positions[row] = position;
+    forward->views[row] = view;
+}
+
+void dse_forward_run(struct dse_forward *forward, const struct dse_kv_layout *layout)
+{
+    const struct dse_config *config = &forward->model->file->config;
+    pthread_mutex_lock(&forward->model->device_lock);
+    switch (config->arch) {
+    case DSE_ARCH_LLAMA:
+    case DSE_ARCH_QWEN2:
+    case DSE_ARCH_QWEN3: dse_forward_llama(forward, layout, 0, config->n_layers); break;
+    }
+    pthread_mutex_unlock(&forward->model->device_lock);
+}
+
+void dse_forward_logits(struct dse_forward *forward, const int32_t *row_index, int n_out, float *out)
+{
+    struct dse_device *device = forward->model->device;
+    pthread_mutex_lock(&forward->model->device_lock);
+    device->ops->logits(device, &forward->model->weights, forward->x, row_index, n_out, out);
+    pthread_mutex_unlock(&forward->model->device_lock);
+}

@@ -1,0 +1,48 @@
+/* Scratch and rows of a forward pass, and the passes themselves.
+ *
+ * Called by the engine thread, eval and bench. All buffers are taken at creation for at most max_rows rows; running a
+ * step never allocates. The device is shared by everyone who uses the model, so compute sections take its lock.
+ */
+#ifndef DSE_ENGINE_FORWARD_H
+#define DSE_ENGINE_FORWARD_H
+
+#include "device/device.h"
+#include "engine/model.h"
+
+struct dse_forward {
+    struct dse_model *model; /* borrowed */
+    int max_rows, max_out;
+    int32_t *tokens, *positions; /* [max_rows] behind rows */
+    struct dse_kv_view *views;   /* [max_rows] */
+    struct dse_rows rows;        /* the step being formed */
+    float *x;                    /* [max_rows, D] residual stream */
+    float *q;                    /* [max_rows, H*d] */
+    float *k, *v;                /* [max_rows, K*d] */
+    float *attention;            /* [max_rows, H*d] */
+    float *h;                    /* [max_rows, F] */
+    float *logits;               /* [max_out, V] */
+    void *memory;
+    size_t memory_bytes;
+};
+
+/* Bytes of everything that a pass over max_rows rows takes: ours, the device's, and its tables for max_context. */
+DSE_MUST_CHECK enum dse_status dse_forward_plan(const struct dse_model *model, int max_rows, int max_out,
+                                                int64_t max_context, uint64_t *bytes, struct dse_error *err);
+/* max_out 0: no logits buffer, the caller brings its own. */
+DSE_MUST_CHECK enum dse_status dse_forward_init(struct dse_forward *forward, struct dse_model *model, int max_rows,
+                                                int max_out, int64_t max_context, struct dse_error *err);
+void dse_forward_deinit(struct dse_forward *forward); /* safe on a zeroed struct */
+
+/* Forms a step: clear, then push row after row. The view must stay valid until the step has run. */
+void dse_forward_clear(struct dse_forward *forward);
+void dse_forward_push(struct dse_forward *forward, int32_t token, int32_t position, struct dse_kv_view view);
+
+/* All layers over the rows pushed; the result stays in x. Writes the KV of every row. */
+void dse_forward_run(struct dse_forward *forward, const struct dse_kv_layout *layout);
+/* Head over chosen rows of x: out f32 [n_out, V]. */
+void dse_forward_logits(struct dse_forward *forward, const int32_t *row_index, int n_out, float *out);
+
+/* forward_llama.c: layers [layer_begin, layer_end) of llama, qwen2 and qwen3; embeds when it starts at layer 0. */
+void dse_forward_llama(struct dse_forward *forward, const struct dse_kv_layout *layout, int layer_begin, int layer_end);
+
+#endif

@@ -1,0 +1,60 @@
+/* The KV pool: blocks of DSE_KV_BLOCK_TOKENS tokens, reference counted, and the block table of a sequence.
+ *
+ * Owned by one thread (the engine's, or whoever called eval or bench). Nothing here allocates after init. Blocks are
+ * promised by count when a request is admitted and taken one by one as it grows, so that what was promised is there.
+ */
+#ifndef DSE_ENGINE_KV_POOL_H
+#define DSE_ENGINE_KV_POOL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "kernels/kv_layout.h"
+
+struct dse_kv_pool {
+    struct dse_kv_layout layout;
+    uint8_t *memory; /* n_blocks * block_bytes */
+    size_t memory_bytes;
+    int n_blocks;
+    int n_free;           /* entries of free_blocks */
+    int n_promised;       /* of the free ones, spoken for */
+    int32_t *free_blocks; /* stack */
+    int32_t *references;  /* [n_blocks] */
+};
+
+/* Token i of the sequence lies in block blocks[i / 32] at i % 32. */
+struct dse_kv_sequence {
+    int32_t *blocks; /* [max_blocks], memory of the caller */
+    int n_blocks, max_blocks;
+    int length;   /* tokens whose keys and values are stored */
+    int promised; /* blocks it may still take for certain */
+};
+
+static inline int dse_kv_blocks_for(int64_t tokens)
+{
+    return (int)((tokens + DSE_KV_BLOCK_TOKENS - 1) / DSE_KV_BLOCK_TOKENS);
+}
+
+DSE_MUST_CHECK enum dse_status dse_kv_pool_init(struct dse_kv_pool *pool, const struct dse_kv_layout *layout,
+                                                int n_blocks, struct dse_error *err);
+void dse_kv_pool_deinit(struct dse_kv_pool *pool); /* safe on a zeroed struct */
+int dse_kv_pool_used(const struct dse_kv_pool *pool);
+int dse_kv_pool_available(const struct dse_kv_pool *pool); /* free and not promised */
+
+/* Promises n more blocks; false, and nothing changes, if they are not there. */
+bool dse_kv_promise(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, int n_blocks);
+/* Takes blocks until `length` tokens fit, promised ones first, then any available; false when there are none or the
+ * table is full (blocks taken so far stay). */
+bool dse_kv_extend(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, int64_t length);
+/* child (empty) becomes a copy of parent: full blocks shared, the last partial one copied. false without a block. */
+bool dse_kv_fork(struct dse_kv_pool *pool, const struct dse_kv_sequence *parent, struct dse_kv_sequence *child);
+/* Gives back blocks and promise; length 0. */
+void dse_kv_release(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence);
+
+static inline struct dse_kv_view dse_kv_view(const struct dse_kv_pool *pool, const struct dse_kv_sequence *sequence)
+{
+    return (struct dse_kv_view){.pool = pool->memory, .blocks = sequence->blocks};
+}
+
+#endif

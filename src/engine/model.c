@@ -1,0 +1,245 @@
+/* dse_model_*: a model file, its weights on a device, its tokenizer and template as one reference-counted thing.
+ *
+ * Opened by verbs and tests, shared by engines. What only text work needs (tokenizer, template) may be missing or
+ * unreadable without taking the model down: ids in, logits out always works.
+ */
+#include "engine/model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/counters.h"
+#include "base/log.h"
+#include "model/tokenizer_source.h"
+
+static enum dse_status open_tokenizer(struct dse_model *model, struct dse_error *err)
+{
+    const struct dse_model_file *file = model->file;
+    if (file->gguf == NULL && file->tokenizer_json == NULL) return DSE_OK;
+    if (file->gguf != NULL && dse_gguf_value(file->gguf, "tokenizer.ggml.tokens") == NULL) return DSE_OK;
+    struct dse_error reason;
+    enum dse_status status = dse_tokenizer_from_model(file, &model->tokenizer, &reason);
+    if (status == DSE_OK) return DSE_OK;
+    if (status == DSE_ERR_UNSUPPORTED || status == DSE_ERR_NOT_FOUND) {
+        dse_log(DSE_LOG_WARN, "model", "no tokenizer, only token ids can be used: %s", reason.message);
+        return DSE_OK;
+    }
+    if (err != NULL) *err = reason;
+    return status;
+}
+
+static void open_template(struct dse_model *model)
+{
+    const char *source = model->file->chat_template;
+    if (source == NULL || model->tokenizer == NULL) return;
+    struct dse_error reason;
+    if (dse_template_parse(source, strlen(source), &dse_template_limits_default, &model->tmpl, &reason) != DSE_OK) {
+        model->tmpl = NULL;
+        dse_log(DSE_LOG_WARN, "model", "chat template not usable, plain completion still is: %s", reason.message);
+    }
+}
+
+static bool config_stops(const struct dse_config *config, int32_t id)
+{
+    for (int i = 0; i < config->n_stop_tokens; i++)
+        if (config->stop_tokens[i] == id) return true;
+    return false;
+}
+
+/* Every id that ends a generation, once, so that asking costs nothing in the token loop. */
+static enum dse_status collect_stop_tokens(struct dse_model *model, struct dse_error *err)
+{
+    const struct dse_config *config = &model->file->config;
+    for (int pass = 0; pass < 2; pass++) {
+        int count = 0;
+        for (int32_t id = 0; id < config->n_vocab; id++) {
+            if (!config_stops(config, id) && !(model->tokenizer != NULL && dse_tokenizer_is_stop(model->tokenizer, id)))
+                continue;
+            if (pass == 1) model->stop_tokens[count] = id;
+            count++;
+        }
+        if (pass == 1) break;
+        model->stop_tokens = dse_calloc(DSE_MEM_MODEL, (size_t)count + 1, sizeof(int32_t));
+        if (model->stop_tokens == NULL) return dse_fail_memory(err, (size_t)count * sizeof(int32_t), "stop tokens");
+        model->n_stop_tokens = count;
+    }
+    return DSE_OK;
+}
+
+static void count_type(uint64_t *elements, const struct dse_tensor *tensor)
+{
+    if (tensor == NULL || (unsigned)tensor->type > DSE_TYPE_BF16) return;
+    uint64_t n = 1;
+    for (int i = 0; i < tensor->n_dims; i++)
+        n *= tensor->shape[i];
+    elements[tensor->type] += n;
+}
+
+/* The type that most weights of the layers have names the quantization. */
+static void name_quantization(const struct dse_model_file *file, char *out, size_t bytes)
+{
+    uint64_t elements[DSE_TYPE_BF16 + 1] = {0};
+    for (int l = 0; l < file->config.n_layers; l++) {
+        const struct dse_layer_tensors *t = &file->layers[l];
+        const struct dse_tensor *const matrices[] = {t->q, t->k, t->v, t->o, t->gate, t->up, t->down};
+        for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++)
+            count_type(elements, matrices[i]);
+    }
+    uint32_t best = 0;
+    for (uint32_t type = 0; type <= DSE_TYPE_BF16; type++)
+        if (elements[type] > elements[best]) best = type;
+    const struct dse_type_info *info = dse_type_info(best);
+    (void)snprintf(out, bytes, "%s", info != NULL ? info->name : "unknown");
+}
+
+static void describe(struct dse_model *model)
+{
+    const struct dse_model_file *file = model->file;
+    const struct dse_config *config = &file->config;
+    struct dse_model_info *info = &model->info;
+    (void)snprintf(info->name, sizeof info->name, "%s", config->name);
+    (void)snprintf(info->arch, sizeof info->arch, "%s", config->arch_name);
+    (void)snprintf(info->basename, sizeof info->basename, "%s", config->basename);
+    (void)snprintf(info->path, sizeof info->path, "%s", file->path != NULL ? file->path : "");
+    name_quantization(file, info->quantization, sizeof info->quantization);
+    info->n_parameters = file->n_parameters;
+    info->context_length = config->context_length;
+    info->n_layers = config->n_layers;
+    info->n_vocab = config->n_vocab;
+    info->n_embd = config->n_embd;
+    info->n_threads = model->device->pool != NULL ? dse_pool_threads(model->device->pool) : 1;
+    info->file_bytes = file->weight_bytes;
+    info->resident_bytes = model->weights.resident_bytes;
+    info->kv_bytes_per_token = model->kv_layout.block_bytes / DSE_KV_BLOCK_TOKENS;
+    info->device_name = model->device->ops->name;
+}
+
+static void model_free(struct dse_model *model)
+{
+    if (model == NULL) return;
+    if (model->loaded) model->device->ops->unload(model->device, &model->weights);
+    if (model->device != NULL) dse_device_close(model->device);
+    dse_token_trie_free(model->trie);
+    dse_template_free(model->tmpl);
+    dse_tokenizer_free(model->tokenizer);
+    dse_free(model->stop_tokens);
+    dse_model_file_close(model->file);
+    pthread_mutex_destroy(&model->device_lock);
+    pthread_mutex_destroy(&model->trie_lock);
+    dse_free(model);
+}
+
+enum dse_status dse_model_open(const char *path, const struct dse_model_options *options, struct dse_model **out,
+                               struct dse_error *err)
+{
+    static const struct dse_model_options defaults = {0};
+    if (options == NULL) options = &defaults;
+    *out = NULL;
+    if (path == NULL || path[0] == '\0') return dse_fail_at(err, DSE_ERR_INVALID, "model", -1, "no model path given");
+    struct dse_model *model = dse_calloc(DSE_MEM_MODEL, 1, sizeof *model);
+    if (model == NULL) return dse_fail_memory(err, sizeof *model, "model");
+    atomic_init(&model->references, 1);
+    pthread_mutex_init(&model->device_lock, NULL);
+    pthread_mutex_init(&model->trie_lock, NULL);
+    model->f32 = options->compute == DSE_COMPUTE_F32;
+
+    enum dse_status status = dse_device_open(options->device, options->n_threads, &model->device, err);
+    if (status == DSE_OK) status = dse_model_file_open(path, &model->file, err);
+    if (status == DSE_OK) status = open_tokenizer(model, err);
+    if (status == DSE_OK) {
+        status = model->device->ops->load(model->device, model->file, model->f32, options->pack_cache, &model->weights,
+                                          err);
+        model->loaded = status == DSE_OK;
+    }
+    if (status != DSE_OK) goto fail;
+    open_template(model);
+    status = collect_stop_tokens(model, err);
+    if (status != DSE_OK) goto fail;
+
+    const struct dse_config *config = &model->file->config;
+    model->n_samplable = config->n_vocab;
+    if (model->tokenizer != NULL && dse_tokenizer_count(model->tokenizer) < (size_t)config->n_vocab)
+        model->n_samplable = (int)dse_tokenizer_count(model->tokenizer);
+    model->kv_layout = (struct dse_kv_layout){.type = model->f32 ? DSE_KV_F32 : DSE_KV_F16,
+                                              .n_layers = config->n_layers,
+                                              .n_kv_heads = config->n_kv_heads,
+                                              .head_dim = config->head_dim};
+    dse_kv_layout_init(&model->kv_layout);
+    describe(model);
+    dse_gauge_set(DSE_GAUGE_WEIGHT_BYTES, (int64_t)model->info.file_bytes);
+    *out = model;
+    return DSE_OK;
+
+fail:
+    model_free(model);
+    return status;
+}
+
+struct dse_model *dse_model_ref(struct dse_model *model)
+{
+    atomic_fetch_add_explicit(&model->references, 1, memory_order_relaxed);
+    return model;
+}
+
+void dse_model_unref(struct dse_model *model)
+{
+    if (model != NULL && atomic_fetch_sub_explicit(&model->references, 1, memory_order_acq_rel) == 1) model_free(model);
+}
+
+void dse_model_get_info(const struct dse_model *model, struct dse_model_info *info)
+{
+    *info = model->info;
+}
+
+const struct dse_tokenizer *dse_model_tokenizer(const struct dse_model *model)
+{
+    return model->tokenizer;
+}
+
+const struct dse_template *dse_model_template(const struct dse_model *model)
+{
+    return model->tmpl;
+}
+
+bool dse_model_is_stop(const struct dse_model *model, int32_t token)
+{
+    for (int i = 0; i < model->n_stop_tokens; i++)
+        if (model->stop_tokens[i] == token) return true;
+    return false;
+}
+
+bool dse_model_intact(const struct dse_model *model)
+{
+    return dse_model_file_intact(model->file);
+}
+
+enum dse_status dse_model_reserve(struct dse_model *model, int max_rows, int64_t max_context, struct dse_error *err)
+{
+    enum dse_status status = DSE_OK;
+    pthread_mutex_lock(&model->device_lock);
+    if (max_rows > model->reserved_rows || max_context > model->reserved_context) {
+        int rows = max_rows > model->reserved_rows ? max_rows : model->reserved_rows;
+        int64_t context = max_context > model->reserved_context ? max_context : model->reserved_context;
+        status = model->device->ops->reserve(model->device, &model->file->config, rows, context, err);
+        if (status == DSE_OK) {
+            model->reserved_rows = rows;
+            model->reserved_context = context;
+        }
+    }
+    pthread_mutex_unlock(&model->device_lock);
+    return status;
+}
+
+enum dse_status dse_model_trie(struct dse_model *model, const struct dse_token_trie **trie, struct dse_error *err)
+{
+    if (model->tokenizer == NULL)
+        return dse_fail_at(err, DSE_ERR_UNSUPPORTED, "grammar", -1, "a grammar needs a tokenizer and model %s has none",
+                           model->info.path);
+    enum dse_status status = DSE_OK;
+    pthread_mutex_lock(&model->trie_lock);
+    if (model->trie == NULL) status = dse_token_trie_create(model->tokenizer, &model->trie, err);
+    *trie = model->trie;
+    pthread_mutex_unlock(&model->trie_lock);
+    return status;
+}
