@@ -1,0 +1,31 @@
+/* What a matmul kernel is: one panel of 16 weight rows, or several, times some activation rows. Private to this room.
+ *
+ * The order of float operations is part of the contract, so that all instruction sets give the same bits. Every output has
+ * one f32 accumulator, starting at +0, and takes the blocks of 32 columns in ascending order:
+ *   U4, U4S, U4K  acc = fma((float)isum, D * scale, acc);  acc = fma(M, sum, acc)
+ *                 with D = d or d*s and M = m, -8*d or -(dmin*min), each rounded once
+ *   Q8, Q6K       acc = fma((float)isum, d * scale, acc)
+ *   A8            as Q6K, then acc = fma((float)msum, -(dmin * scale), acc)
+ *   F32, F16, BF16  per column: acc = fma(w, x, acc)
+ * isum and msum are exact int32: isum = sum w*a (times the s8 scale of each half), msum = sum over halves of min * half_sum.
+ */
+#ifndef DSE_KERNELS_MATMUL_MATMUL_H
+#define DSE_KERNELS_MATMUL_MATMUL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/matrix.h"
+
+struct dse_matmul_job {
+    const uint8_t *panels; /* the first panel */
+    size_t panel_bytes, n_panels;
+    size_t cols;
+    const struct dse_activation *act;
+    size_t first_row, n_rows; /* activation rows; n_panels and n_rows are at least 1 */
+    float *out;               /* [n_panels][n_rows][16] */
+};
+
+typedef void dse_matmul_fn(const struct dse_matmul_job *job);
+
+#endif
