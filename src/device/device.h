@@ -20,32 +20,32 @@
 
 /* Weights of one layer as the device keeps them: norms decoded to f32, matrices packed. */
 struct dse_layer {
-    const float *attn_norm, *ffn_norm;          /* [D] */
+    const float *attn_norm, *ffn_norm; /* [D] */
     struct dse_matrix q, k, v, o;
-    const float *q_bias, *k_bias, *v_bias;      /* NULL if none */
-    const float *q_norm, *k_norm;               /* [d] or NULL */
+    const float *q_bias, *k_bias, *v_bias; /* NULL if none */
+    const float *q_norm, *k_norm;          /* [d] or NULL */
     struct dse_matrix gate, up, down;
 };
 
 struct dse_device_weights {
     const struct dse_config *config;
-    const struct dse_tensor *token_embd;        /* looked up from the file, row by row */
+    const struct dse_tensor *token_embd; /* looked up from the file, row by row */
     const float *output_norm;
     struct dse_matrix output;
     struct dse_layer *layers;
-    const float *rope_frequencies;              /* [r/2] */
-    float rope_factor;                          /* on cos and sin */
-    uint64_t resident_bytes;                    /* anonymous memory taken for packed weights */
-    void *storage;                              /* of the device: packed memory or map */
+    const float *rope_frequencies; /* [r/2] */
+    float rope_factor;             /* on cos and sin */
+    uint64_t resident_bytes;       /* anonymous memory taken for packed weights */
+    void *storage;                 /* of the device: packed memory or map */
     size_t storage_bytes;
 };
 
 /* Row m of the batch belongs to a sequence and has a position in it; positions of one sequence ascend. */
 struct dse_rows {
     int n_rows;
-    const int32_t *tokens;             /* [n_rows] */
-    const int32_t *positions;          /* [n_rows] */
-    const struct dse_kv_view *kv;      /* [n_rows] view of the row's sequence */
+    const int32_t *tokens;        /* [n_rows] */
+    const int32_t *positions;     /* [n_rows] */
+    const struct dse_kv_view *kv; /* [n_rows] view of the row's sequence */
 };
 
 struct dse_device;
@@ -87,8 +87,8 @@ struct dse_device_ops {
 
 struct dse_device {
     const struct dse_device_ops *ops;
-    struct dse_pool *pool;   /* CPU: runs the ops; owned by the device */
-    void *state;             /* of the implementation */
+    struct dse_pool *pool; /* CPU: runs the ops; owned by the device */
+    void *state;           /* of the implementation */
 };
 
 /* "auto" or "cpu"; anything else is DSE_ERR_DEVICE naming it. */
@@ -97,7 +97,11 @@ DSE_MUST_CHECK enum dse_status dse_device_open(const char *name, int n_threads, 
 void dse_device_close(struct dse_device *device);
 
 /* What this machine offers, for `devices`: returns the number of entries written. */
-struct dse_device_info { char name[32], description[128], reason[128]; bool usable; uint64_t memory_bytes; };
+struct dse_device_info {
+    char name[32], description[128], reason[128];
+    bool usable;
+    uint64_t memory_bytes;
+};
 int dse_device_list(struct dse_device_info *out, int max);
 
 #endif

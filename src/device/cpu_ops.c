@@ -1,0 +1,244 @@
+/* Matrix products of the CPU device with what is fused around them: norm and quantization before, SiLU after.
+ *
+ * Few rows (decode): each thread prepares the activations in memory of its own, which is cheaper than meeting the others,
+ * and computes a fixed share of the panels, the same in every token, so that its weights stay in its caches and TLB.
+ * Many rows (prefill): threads prepare shares of the rows, meet once, then take units of rows x panels from a counter.
+ * Either way an output element is one dse_matmul sum over one prepared row: the same bits.
+ */
+#include <stdatomic.h>
+#include <string.h>
+
+#include "device/cpu.h"
+
+struct product {
+    const struct dse_matrix *w;
+    const float *bias;
+    float *y; /* [n_rows][w->rows] */
+};
+
+/* One op: up to three matrices that share their input. */
+struct job {
+    struct cpu_state *state;
+    struct dse_pool *pool;
+    const float *x;           /* [.][cols] */
+    const int32_t *row_index; /* which rows of x, NULL: 0, 1, 2 … */
+    size_t n_rows, cols;
+    const float *norm; /* RMS norm weights, or NULL: x is used as it is */
+    float eps;
+    struct product products[3];
+    int n_products;
+    bool add;   /* y += */
+    bool gated; /* products are gate and up: y of gate = silu(gate) * up */
+    bool uses_s8;
+    size_t n_panels; /* over all products; gated: of one of the two */
+    atomic_size_t next;
+};
+
+static size_t panels_of(const struct dse_matrix *w)
+{
+    return (w->rows + DSE_PANEL_ROWS - 1) / DSE_PANEL_ROWS;
+}
+
+static struct dse_activation act_from(const struct dse_activation *act, size_t cols, size_t row)
+{
+    size_t blocks = cols / DSE_ACT_BLOCK;
+    return (struct dse_activation){.x = act->x + row * act->stride,
+                                   .stride = act->stride,
+                                   .values = act->values + row * cols,
+                                   .scales = act->scales + row * blocks,
+                                   .sums = act->sums + row * blocks,
+                                   .half_sums = act->half_sums + row * 2 * blocks};
+}
+
+/* Where the prepared rows of a job go: x, stride and the s8 arrays. */
+static struct dse_activation place(const struct job *job, float *normed, void *memory, size_t n_rows)
+{
+    struct dse_activation act = {.x = job->norm != NULL ? normed : job->x, .stride = job->cols};
+    dse_activation_place(&act, memory, n_rows, job->cols);
+    return act;
+}
+
+static void prepare(const struct job *job, struct dse_activation *act, float *normed, size_t begin, size_t end)
+{
+    for (size_t m = begin; m < end; m++) {
+        size_t row = job->row_index != NULL ? (size_t)job->row_index[m] : m;
+        if (job->norm != NULL)
+            job->state->kernels.vector.rmsnorm(job->x + row * job->cols, job->norm, job->cols, job->eps,
+                                               normed + m * job->cols);
+        if (job->uses_s8) dse_activation_quantize(act, job->cols, m, m + 1);
+    }
+}
+
+/* silu(gate) * up for panels [begin, end) of n rows starting at row first; act starts at that row. */
+static void run_gated(const struct job *job, const struct dse_activation *act, size_t first, size_t n, size_t begin,
+                      size_t end, float *up)
+{
+    const struct dse_matrix *gate = job->products[0].w;
+    for (size_t panel = begin; panel < end; panel += CPU_CHUNK_PANELS) {
+        size_t row = panel * DSE_PANEL_ROWS;
+        size_t row_end = (end - panel < CPU_CHUNK_PANELS ? end : panel + CPU_CHUNK_PANELS) * DSE_PANEL_ROWS;
+        if (row_end > gate->rows) row_end = gate->rows;
+        const size_t stride = (size_t)CPU_CHUNK_PANELS * DSE_PANEL_ROWS;
+        float *h = job->products[0].y + first * gate->rows;
+        dse_matmul(gate, act, n, row, row_end, NULL, false, h, gate->rows);
+        struct dse_matrix part = *job->products[1].w;
+        part.data = (const uint8_t *)part.data + panel * part.panel_bytes;
+        part.rows = row_end - row;
+        dse_matmul(&part, act, n, 0, part.rows, NULL, false, up, stride);
+        for (size_t m = 0; m < n; m++)
+            job->state->kernels.vector.silu_mul(h + m * gate->rows + row, up + m * stride, row_end - row,
+                                                h + m * gate->rows + row);
+    }
+}
+
+/* Panels [begin, end), counted over all products. */
+static void run_panels(const struct job *job, const struct dse_activation *act, size_t first, size_t n, size_t begin,
+                       size_t end, float *up)
+{
+    struct dse_activation rows = act_from(act, job->cols, first);
+    if (job->gated) {
+        run_gated(job, &rows, first, n, begin, end, up);
+        return;
+    }
+    size_t offset = 0;
+    for (int i = 0; i < job->n_products; i++) {
+        const struct product *p = &job->products[i];
+        size_t panels = panels_of(p->w);
+        size_t b = begin > offset ? begin - offset : 0, e = end > offset ? end - offset : 0;
+        if (e > panels) e = panels;
+        if (b < e) {
+            size_t row_end = e * DSE_PANEL_ROWS < p->w->rows ? e * DSE_PANEL_ROWS : p->w->rows;
+            dse_matmul(p->w, &rows, n, b * DSE_PANEL_ROWS, row_end, p->bias, job->add, p->y + first * p->w->rows,
+                       p->w->rows);
+        }
+        offset += panels;
+    }
+}
+
+static void run_few_rows(void *context, int thread, int n_threads)
+{
+    struct job *job = context;
+    struct cpu_thread *own = &job->state->threads[thread];
+    size_t begin, end;
+    dse_split(job->n_panels, 1, thread, n_threads, &begin, &end);
+    if (begin == end) return;
+    struct dse_activation act = place(job, own->normed, own->activation, job->n_rows);
+    prepare(job, &act, own->normed, 0, job->n_rows);
+    run_panels(job, &act, 0, job->n_rows, begin, end, own->up);
+}
+
+static void run_many_rows(void *context, int thread, int n_threads)
+{
+    struct job *job = context;
+    struct cpu_state *state = job->state;
+    struct dse_activation act = place(job, state->normed, state->activation, job->n_rows);
+    if (job->norm != NULL || job->uses_s8) {
+        size_t begin, end;
+        dse_split(job->n_rows, 1, thread, n_threads, &begin, &end);
+        prepare(job, &act, state->normed, begin, end);
+        dse_pool_barrier(job->pool);
+    }
+    size_t across = (job->n_panels + CPU_CHUNK_PANELS - 1) / CPU_CHUNK_PANELS;
+    size_t down = (job->n_rows + CPU_CHUNK_ROWS - 1) / CPU_CHUNK_ROWS;
+    for (;;) {
+        size_t unit = atomic_fetch_add_explicit(&job->next, 1, memory_order_relaxed);
+        if (unit >= across * down) return;
+        size_t first = unit / across * CPU_CHUNK_ROWS, begin = unit % across * CPU_CHUNK_PANELS;
+        size_t n = job->n_rows - first < CPU_CHUNK_ROWS ? job->n_rows - first : CPU_CHUNK_ROWS;
+        size_t end = job->n_panels - begin < CPU_CHUNK_PANELS ? job->n_panels : begin + CPU_CHUNK_PANELS;
+        run_panels(job, &act, first, n, begin, end, state->threads[thread].up);
+    }
+}
+
+static void run(struct dse_device *device, struct job *job)
+{
+    if (job->n_rows == 0) return;
+    job->state = device->state;
+    job->pool = device->pool;
+    job->cols = job->products[0].w->cols;
+    for (int i = 0; i < job->n_products; i++) {
+        if (dse_layout_uses_s8(job->products[i].w->layout)) job->uses_s8 = true;
+        if (i == 0 || !job->gated) job->n_panels += panels_of(job->products[i].w);
+    }
+    dse_pool_run(device->pool, job->n_rows <= CPU_PRIVATE_ROWS ? run_few_rows : run_many_rows, job);
+}
+
+void cpu_qkv(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer, const float *x,
+             int n_rows, float *q, float *k, float *v)
+{
+    struct job job = {
+        .x = x,
+        .n_rows = (size_t)n_rows,
+        .norm = layer->attn_norm,
+        .eps = config->rms_eps,
+        .products = {{&layer->q, layer->q_bias, q}, {&layer->k, layer->k_bias, k}, {&layer->v, layer->v_bias, v}},
+        .n_products = 3};
+    run(device, &job);
+}
+
+void cpu_project_add(struct dse_device *device, const struct dse_matrix *w, const float *in, int n_rows, float *x)
+{
+    struct job job = {.x = in, .n_rows = (size_t)n_rows, .products = {{w, NULL, x}}, .n_products = 1, .add = true};
+    run(device, &job);
+}
+
+void cpu_ffn_up(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
+                const float *x, int n_rows, float *h)
+{
+    struct job job = {.x = x,
+                      .n_rows = (size_t)n_rows,
+                      .norm = layer->ffn_norm,
+                      .eps = config->rms_eps,
+                      .products = {{&layer->gate, NULL, h}, {&layer->up, NULL, NULL}},
+                      .n_products = 2,
+                      .gated = true};
+    run(device, &job);
+}
+
+void cpu_logits(struct dse_device *device, const struct dse_device_weights *weights, const float *x,
+                const int32_t *row_index, int n_out, float *logits)
+{
+    struct cpu_state *state = device->state;
+    for (int done = 0; done < n_out; done += state->max_rows) {
+        int n = n_out - done < state->max_rows ? n_out - done : state->max_rows;
+        struct job job = {.x = x,
+                          .row_index = row_index + done,
+                          .n_rows = (size_t)n,
+                          .norm = weights->output_norm,
+                          .eps = weights->config->rms_eps,
+                          .products = {{&weights->output, NULL, logits + (size_t)done * weights->output.rows}},
+                          .n_products = 1};
+        run(device, &job);
+    }
+}
+
+struct embed_job {
+    const struct dse_tensor *table;
+    const struct dse_rows *rows;
+    float *x;
+};
+
+static void run_embed(void *context, int thread, int n_threads)
+{
+    const struct embed_job *job = context;
+    size_t cols = job->table->shape[1], row_bytes = job->table->bytes / job->table->shape[0], begin, end;
+    dse_split((size_t)job->rows->n_rows, 1, thread, n_threads, &begin, &end);
+    for (size_t m = begin; m < end; m++) {
+        int32_t token = job->rows->tokens[m];
+        float *out = job->x + m * cols;
+        /* the engine checks tokens; an id beyond the table must still not become a wild read */
+        if (token < 0 || (size_t)token >= job->table->shape[0])
+            memset(out, 0, cols * sizeof *out);
+        else
+            dse_type_decode(job->table->type, (const uint8_t *)job->table->data + (size_t)token * row_bytes, out, cols);
+    }
+}
+
+void cpu_embed(struct dse_device *device, const struct dse_tensor *table, const struct dse_rows *rows, float *x)
+{
+    struct embed_job job = {table, rows, x};
+    if (rows->n_rows <= CPU_PRIVATE_ROWS)
+        run_embed(&job, 0, 1);
+    else
+        dse_pool_run(device->pool, run_embed, &job);
+}

@@ -1,0 +1,126 @@
+/* Rotary embedding of q and k, the q/k norm before it, and the store of k and v into the KV blocks.
+ *
+ * Angles follow models.md 4.1: f32 position times f32 inverse frequency. Their cosines are computed once per row of the
+ * batch and kept for all layers.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "device/cpu.h"
+
+struct rope_job {
+    struct cpu_state *state;
+    const struct dse_device_weights *weights;
+    int layer;
+    const struct dse_kv_layout *layout;
+    const struct dse_rows *rows;
+    float *q;
+    const float *k, *v;
+};
+
+static void tabulate(const struct rope_job *job, int m)
+{
+    struct cpu_state *state = job->state;
+    const struct dse_device_weights *weights = job->weights;
+    int32_t position = job->rows->positions[m];
+    if (state->angle_positions[m] == position) return;
+    size_t pairs = (size_t)weights->config->rope.dimensions / 2;
+    float *cosine = state->cosines + (size_t)m * pairs, *sine = state->sines + (size_t)m * pairs;
+    for (size_t i = 0; i < pairs; i++) {
+        float angle = (float)position * weights->rope_frequencies[i];
+        cosine[i] = (float)cos((double)angle) * weights->rope_factor;
+        sine[i] = (float)sin((double)angle) * weights->rope_factor;
+    }
+    state->angle_positions[m] = position;
+}
+
+static void rotate(float *head, const float *cosine, const float *sine, size_t pairs, enum dse_rope_pairs kind)
+{
+    if (kind == DSE_ROPE_HALF) {
+        for (size_t i = 0; i < pairs; i++) {
+            float a = head[i], b = head[i + pairs];
+            head[i] = a * cosine[i] - b * sine[i];
+            head[i + pairs] = b * cosine[i] + a * sine[i];
+        }
+    } else {
+        for (size_t i = 0; i < pairs; i++) {
+            float a = head[2 * i], b = head[2 * i + 1];
+            head[2 * i] = a * cosine[i] - b * sine[i];
+            head[2 * i + 1] = b * cosine[i] + a * sine[i];
+        }
+    }
+}
+
+/* K goes in as a column of [d][32 tokens], V as a row of [32 tokens][d]. */
+static void store(const struct rope_job *job, int m, int head, const float *k, const float *v)
+{
+    const struct dse_kv_layout *layout = job->layout;
+    const struct dse_kv_view *kv = &job->rows->kv[m];
+    size_t position = (size_t)job->rows->positions[m], d = (size_t)layout->head_dim;
+    size_t slot = position % DSE_KV_BLOCK_TOKENS;
+    uint8_t *area = kv->pool + (size_t)kv->blocks[position / DSE_KV_BLOCK_TOKENS] * layout->block_bytes +
+                    (size_t)job->layer * layout->layer_bytes + (size_t)head * layout->head_bytes;
+    if (layout->type == DSE_KV_F32) {
+        float *keys = (float *)area;
+        for (size_t i = 0; i < d; i++)
+            keys[i * DSE_KV_BLOCK_TOKENS + slot] = k[i];
+        memcpy((float *)(area + layout->k_bytes) + slot * d, v, d * sizeof *v);
+        return;
+    }
+    const struct dse_vector_ops *vector = &job->state->kernels.vector;
+    uint16_t *keys = (uint16_t *)area, half[64];
+    for (size_t i = 0; i < d; i += 64) {
+        size_t n = d - i < 64 ? d - i : 64;
+        vector->narrow(k + i, n, half);
+        for (size_t j = 0; j < n; j++)
+            keys[(i + j) * DSE_KV_BLOCK_TOKENS + slot] = half[j];
+    }
+    vector->narrow(v, d, (uint16_t *)(area + layout->k_bytes) + slot * d);
+}
+
+static void run_rope(void *context, int thread, int n_threads)
+{
+    const struct rope_job *job = context;
+    const struct dse_config *config = job->weights->config;
+    const struct dse_layer *layer = &job->weights->layers[job->layer];
+    const struct dse_vector_ops *vector = &job->state->kernels.vector;
+    size_t d = (size_t)config->head_dim, pairs = (size_t)config->rope.dimensions / 2, begin, end;
+    float *key = job->state->threads[thread].k_head;
+    dse_split((size_t)job->rows->n_rows, DSE_KV_BLOCK_TOKENS, thread, n_threads, &begin, &end);
+    for (size_t m = begin; m < end; m++) {
+        tabulate(job, (int)m);
+        const float *cosine = job->state->cosines + m * pairs, *sine = job->state->sines + m * pairs;
+        for (int h = 0; h < config->n_heads; h++) {
+            float *q = job->q + (m * (size_t)config->n_heads + (size_t)h) * d;
+            if (layer->q_norm != NULL) vector->rmsnorm(q, layer->q_norm, d, config->rms_eps, q);
+            rotate(q, cosine, sine, pairs, config->rope.pairs);
+        }
+        for (int h = 0; h < config->n_kv_heads; h++) {
+            size_t at = (m * (size_t)config->n_kv_heads + (size_t)h) * d;
+            if (layer->k_norm != NULL)
+                vector->rmsnorm(job->k + at, layer->k_norm, d, config->rms_eps, key);
+            else
+                memcpy(key, job->k + at, d * sizeof *key);
+            rotate(key, cosine, sine, pairs, config->rope.pairs);
+            store(job, (int)m, h, key, job->v + at);
+        }
+    }
+}
+
+void cpu_rope_store(struct dse_device *device, const struct dse_device_weights *weights, int layer,
+                    const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *k,
+                    const float *v)
+{
+    struct cpu_state *state = device->state;
+    struct rope_job job = {state, weights, layer, layout, rows, q, k, v};
+    if (state->angle_frequencies != weights->rope_frequencies) {
+        for (int m = 0; m < state->max_rows; m++)
+            state->angle_positions[m] = -1;
+        state->angle_frequencies = weights->rope_frequencies;
+    }
+    /* waking the others costs more than a row takes */
+    if (rows->n_rows < 2 * DSE_KV_BLOCK_TOKENS)
+        run_rope(&job, 0, 1);
+    else
+        dse_pool_run(device->pool, run_rope, &job);
+}

@@ -1,0 +1,52 @@
+/* Attention of a tile of query rows over one 256-key split of one kv head: the piece that every attention is made of.
+ *
+ * Called by the CPU device, which cuts a batch into tiles and splits, gives them to threads and merges the partial
+ * results in ascending order. A partial result depends on its own query row only, never on the tile it was computed in.
+ */
+#ifndef DSE_KERNELS_ATTENTION_H
+#define DSE_KERNELS_ATTENTION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/kv_layout.h"
+#include "kernels/vector.h"
+
+/* Query columns (row, head) that one tile may have. */
+#define DSE_ATTENTION_COLUMNS 32
+
+/* out[c][j] (+)= sum over i of a[c][i] * b[i][j], i ascending, one fma per term. n is a multiple of 16. */
+typedef void dse_attention_fn(const float *a, size_t a_stride, size_t n_columns, const void *b, size_t b_stride,
+                              size_t k, size_t n, float *out, size_t out_stride, bool add);
+
+struct dse_attention_ops {
+    dse_attention_fn *product_f16, *product_f32; /* by the element type of b */
+    struct dse_vector_ops vector;
+};
+void dse_attention_ops_pick(struct dse_attention_ops *ops);
+
+/* head_dim rounded up to whole vectors: the stride of everything per column below. */
+static inline size_t dse_attention_width(int head_dim)
+{
+    return ((size_t)head_dim + 15) / 16 * 16;
+}
+
+/* A column is one query head of one row; columns of a row are adjacent, rows ascend by position. */
+struct dse_attention_tile {
+    const struct dse_kv_layout *layout;
+    const struct dse_kv_view *kv; /* of the sequence */
+    int layer, kv_head;
+    int n_rows, group;        /* n_rows * group columns, at most DSE_ATTENTION_COLUMNS */
+    const int32_t *positions; /* [n_rows], ascending */
+    const float *q;           /* [columns][width], already multiplied by 1/sqrt(d) */
+    float *scores;            /* scratch [columns][DSE_KV_SPLIT_TOKENS] */
+    float *block;             /* scratch [32][width], a block of K or V in f32 */
+};
+
+/* The keys [split * 256, split * 256 + 256) as far as each row may see them. Writes m, l [columns] and o [columns][width];
+ * rows that see none of these keys get nothing written. */
+void dse_attention_split(const struct dse_attention_ops *ops, const struct dse_attention_tile *tile, int split,
+                         float *m, float *l, float *o);
+
+#endif

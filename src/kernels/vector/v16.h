@@ -1,0 +1,285 @@
+/* Sixteen f32 lanes, whatever the instruction set this file is compiled for: one zmm, two ymm, or an array.
+ *
+ * Included by the kernel bodies of vector/ and attention/, each compiled once per instruction set. Every operation here
+ * is a single correctly rounded IEEE operation per lane (or a bit operation), so that a body written in these terms
+ * gives the same bits everywhere. Nothing may be added here that an instruction set would round differently
+ * (reciprocal estimates, horizontal sums, unfused multiply-add).
+ */
+#ifndef DSE_KERNELS_VECTOR_V16_H
+#define DSE_KERNELS_VECTOR_V16_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "quant/types.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#define DSE_INLINE static inline __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+
+typedef __m512 v16;
+
+DSE_INLINE v16 v16_set1(float x)
+{
+    return _mm512_set1_ps(x);
+}
+DSE_INLINE v16 v16_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+DSE_INLINE void v16_store(float *p, v16 a)
+{
+    _mm512_storeu_ps(p, a);
+}
+DSE_INLINE v16 v16_load_f16(const uint16_t *p)
+{
+    return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+DSE_INLINE void v16_store_f16(uint16_t *p, v16 a)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+DSE_INLINE v16 v16_add(v16 a, v16 b)
+{
+    return _mm512_add_ps(a, b);
+}
+DSE_INLINE v16 v16_sub(v16 a, v16 b)
+{
+    return _mm512_sub_ps(a, b);
+}
+DSE_INLINE v16 v16_mul(v16 a, v16 b)
+{
+    return _mm512_mul_ps(a, b);
+}
+DSE_INLINE v16 v16_div(v16 a, v16 b)
+{
+    return _mm512_div_ps(a, b);
+}
+DSE_INLINE v16 v16_fma(v16 a, v16 b, v16 c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+DSE_INLINE v16 v16_max(v16 a, v16 b)
+{
+    return _mm512_max_ps(a, b);
+}
+DSE_INLINE v16 v16_min(v16 a, v16 b)
+{
+    return _mm512_min_ps(a, b);
+}
+/* Lanes of a where x >= limit or x is NaN, +0 elsewhere. */
+DSE_INLINE v16 v16_keep_not_below(v16 a, v16 x, v16 limit)
+{
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), a);
+}
+/* 2^n, where the low mantissa bits of t hold n (see vector_exp). */
+DSE_INLINE v16 v16_exp2_bits(v16 t)
+{
+    __m512i bits = _mm512_slli_epi32(_mm512_castps_si512(t), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(0x3f800000)));
+}
+
+#elif defined(__AVX2__)
+
+typedef struct {
+    __m256 lo, hi;
+} v16;
+
+#define V16_EACH(expression_lo, expression_hi) ((v16){(expression_lo), (expression_hi)})
+
+DSE_INLINE v16 v16_set1(float x)
+{
+    __m256 v = _mm256_set1_ps(x);
+    return V16_EACH(v, v);
+}
+DSE_INLINE v16 v16_load(const float *p)
+{
+    return V16_EACH(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8));
+}
+DSE_INLINE void v16_store(float *p, v16 a)
+{
+    _mm256_storeu_ps(p, a.lo);
+    _mm256_storeu_ps(p + 8, a.hi);
+}
+DSE_INLINE v16 v16_load_f16(const uint16_t *p)
+{
+    return V16_EACH(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
+                    _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))));
+}
+DSE_INLINE void v16_store_f16(uint16_t *p, v16 a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
+}
+DSE_INLINE v16 v16_add(v16 a, v16 b)
+{
+    return V16_EACH(_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi));
+}
+DSE_INLINE v16 v16_sub(v16 a, v16 b)
+{
+    return V16_EACH(_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi));
+}
+DSE_INLINE v16 v16_mul(v16 a, v16 b)
+{
+    return V16_EACH(_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi));
+}
+DSE_INLINE v16 v16_div(v16 a, v16 b)
+{
+    return V16_EACH(_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi));
+}
+DSE_INLINE v16 v16_fma(v16 a, v16 b, v16 c)
+{
+    return V16_EACH(_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi));
+}
+DSE_INLINE v16 v16_max(v16 a, v16 b)
+{
+    return V16_EACH(_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi));
+}
+DSE_INLINE v16 v16_min(v16 a, v16 b)
+{
+    return V16_EACH(_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi));
+}
+DSE_INLINE v16 v16_keep_not_below(v16 a, v16 x, v16 limit)
+{
+    return V16_EACH(_mm256_and_ps(a.lo, _mm256_cmp_ps(x.lo, limit.lo, _CMP_NLT_UQ)),
+                    _mm256_and_ps(a.hi, _mm256_cmp_ps(x.hi, limit.hi, _CMP_NLT_UQ)));
+}
+DSE_INLINE __m256 v8_exp2_bits(__m256 t)
+{
+    __m256i bits = _mm256_slli_epi32(_mm256_castps_si256(t), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(0x3f800000)));
+}
+DSE_INLINE v16 v16_exp2_bits(v16 t)
+{
+    return V16_EACH(v8_exp2_bits(t.lo), v8_exp2_bits(t.hi));
+}
+
+#else
+
+typedef struct {
+    float f[16];
+} v16;
+
+/* Each operation is a loop over the lanes. */
+#define V16_LANES(expression)                                                                                          \
+    v16 r;                                                                                                             \
+    for (int i = 0; i < 16; i++)                                                                                       \
+        r.f[i] = (expression);                                                                                         \
+    return r
+
+DSE_INLINE v16 v16_set1(float x)
+{
+    V16_LANES(x);
+}
+DSE_INLINE v16 v16_load(const float *p)
+{
+    V16_LANES(p[i]);
+}
+DSE_INLINE void v16_store(float *p, v16 a)
+{
+    memcpy(p, a.f, sizeof a.f);
+}
+DSE_INLINE v16 v16_load_f16(const uint16_t *p)
+{
+    V16_LANES(dse_f16_to_f32(p[i]));
+}
+DSE_INLINE void v16_store_f16(uint16_t *p, v16 a)
+{
+    for (int i = 0; i < 16; i++)
+        p[i] = dse_f32_to_f16(a.f[i]);
+}
+DSE_INLINE v16 v16_add(v16 a, v16 b)
+{
+    V16_LANES(a.f[i] + b.f[i]);
+}
+DSE_INLINE v16 v16_sub(v16 a, v16 b)
+{
+    V16_LANES(a.f[i] - b.f[i]);
+}
+DSE_INLINE v16 v16_mul(v16 a, v16 b)
+{
+    V16_LANES(a.f[i] * b.f[i]);
+}
+DSE_INLINE v16 v16_div(v16 a, v16 b)
+{
+    V16_LANES(a.f[i] / b.f[i]);
+}
+DSE_INLINE v16 v16_fma(v16 a, v16 b, v16 c)
+{
+    V16_LANES(fmaf(a.f[i], b.f[i], c.f[i]));
+}
+/* As x86 defines them: the second operand when either is NaN. */
+DSE_INLINE v16 v16_max(v16 a, v16 b)
+{
+    V16_LANES(a.f[i] > b.f[i] ? a.f[i] : b.f[i]);
+}
+DSE_INLINE v16 v16_min(v16 a, v16 b)
+{
+    V16_LANES(a.f[i] < b.f[i] ? a.f[i] : b.f[i]);
+}
+DSE_INLINE v16 v16_keep_not_below(v16 a, v16 x, v16 limit)
+{
+    V16_LANES(x.f[i] < limit.f[i] ? 0.0f : a.f[i]);
+}
+DSE_INLINE v16 v16_exp2_bits(v16 t)
+{
+    uint32_t bits[16];
+    memcpy(bits, t.f, sizeof bits);
+    for (int i = 0; i < 16; i++)
+        bits[i] = (bits[i] << 23) + 0x3f800000u;
+    v16 r;
+    memcpy(r.f, bits, sizeof bits);
+    return r;
+}
+
+#endif
+
+/* The one order in which lanes are summed: 16-8-4-2-1. */
+DSE_INLINE float v16_sum(v16 a)
+{
+    float lane[16];
+    v16_store(lane, a);
+    for (int width = 8; width > 0; width /= 2)
+        for (int i = 0; i < width; i++)
+            lane[i] += lane[i + width];
+    return lane[0];
+}
+
+DSE_INLINE float v16_largest(v16 a)
+{
+    float lane[16];
+    v16_store(lane, a);
+    for (int width = 8; width > 0; width /= 2)
+        for (int i = 0; i < width; i++)
+            lane[i] = lane[i] > lane[i + width] ? lane[i] : lane[i + width];
+    return lane[0];
+}
+
+/* e^x. Below -87 the result is exactly 0, above 88 it stays at e^88; NaN stays NaN. Relative error below 2e-7.
+ * x = n ln 2 + r, |r| <= ln 2 / 2; e^r by a polynomial that is exact at 0; n through the rounding of a large constant, so
+ * that no conversion instruction is involved. */
+DSE_INLINE v16 v16_exp(v16 x)
+{
+    const v16 magic = v16_set1(12582912.0f); /* 1.5 * 2^23: adding it rounds to the nearest integer */
+    v16 c = v16_min(v16_set1(88.0f), v16_max(v16_set1(-87.0f), x));
+    v16 t = v16_fma(c, v16_set1(0x1.715476p+0f), magic);
+    v16 n = v16_sub(t, magic);
+    v16 r = v16_fma(n, v16_set1(-0x1.62e4p-1f), c);
+    r = v16_fma(n, v16_set1(-0x1.7f7d1cp-20f), r);
+    v16 p = v16_set1(0x1.6d1380p-10f);
+    p = v16_fma(p, r, v16_set1(0x1.120de4p-7f));
+    p = v16_fma(p, r, v16_set1(0x1.555518p-5f));
+    p = v16_fma(p, r, v16_set1(0x1.5554dap-3f));
+    p = v16_fma(p, r, v16_set1(0.5f));
+    p = v16_fma(p, r, v16_set1(1.0f));
+    p = v16_fma(p, r, v16_set1(1.0f));
+    return v16_keep_not_below(v16_mul(p, v16_exp2_bits(t)), x, v16_set1(-87.0f));
+}
+
+#endif
