@@ -128,13 +128,16 @@ typedef bool dse_event_fn(void *user, const struct dse_event *event);
 struct dse_request {
     const int32_t *prompt;     /* copied by submit */
     int n_prompt;              /* at least 1 */
-    int max_tokens;            /* per choice; -1: to the end of the context; 0: prefill only */
-    int min_tokens;
+    /* Per choice. A number reserves KV memory for all of it before the request starts, so it waits until that is free.
+     * -1: to the end of the context (several choices: as far as the pool goes); reserves a little at a time, and when
+     * the pool is full the youngest such request pauses until there is room. 0: prefill only. */
+    int max_tokens;
+    int min_tokens;            /* no stop token is chosen before */
     int n_choices;             /* 1…DSE_MAX_CHOICES, share one prefill; choice i draws from sequence i of the seed */
-    bool ignore_eos;
+    bool ignore_eos;           /* the model's own stop tokens are never chosen; those below still end it */
     const int32_t *stop_tokens; /* further ids that end the generation (copied) */
     int n_stop_tokens;
-    bool prompt_logprobs;      /* events for the prompt's own tokens (echo) */
+    bool prompt_logprobs;      /* events for the prompt's own tokens (echo), as choice 0 */
     struct dse_sampling sampling;
     struct dse_grammar *grammar; /* referenced by submit; NULL: free text */
     int grammar_after_token;   /* constraint starts after this token was produced; -1: from the start */
@@ -148,9 +151,10 @@ extern const struct dse_request dse_request_default;
 
 struct dse_engine_options {
     int64_t context_length;    /* per request, prompt + output; 0: largest that fits, at most the model's */
-    int max_concurrent;        /* requests in the batch */
-    int max_queue;             /* requests waiting beyond that */
-    uint64_t kv_bytes;         /* pool size; 0: planned from context_length and free memory */
+    int max_concurrent;        /* sequences in the batch, 0: default (4); n choices count n (and run alone if more) */
+    int max_queue;             /* requests waiting beyond that; more are DSE_ERR_BUSY */
+    uint64_t kv_bytes;         /* pool size; 0: max_concurrent contexts, at most a quarter of what the plan may use,
+                                * at least one context */
     int chunk_tokens;          /* prompt tokens per step, 0: default (512) */
     double memory_fraction;    /* of available memory that the plan may use; 0: 0.9 */
     bool warmup;               /* touch the weights before the first request */
@@ -192,7 +196,7 @@ struct dse_slot {
     int n_prompt, n_processed, n_generated;
 };
 int dse_engine_slots(const struct dse_engine *engine, struct dse_slot *slots, int max_slots);
-/* Time since the engine thread last finished a step or went idle, for the watchdog. */
+/* Time since the engine thread last finished a step, for the watchdog; 0 while there is nothing to do. */
 uint64_t dse_engine_silence_ns(const struct dse_engine *engine);
 
 /* Logits of every position of a token list, f32 [n_ids, n_vocab] into out; blocks; chunked like any prompt. Takes its

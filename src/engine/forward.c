@@ -35,16 +35,13 @@ static bool part_offsets(const struct dse_config *c, int max_rows, int max_out, 
     return true;
 }
 
-enum dse_status dse_forward_plan(const struct dse_model *model, int max_rows, int max_out, int64_t max_context,
-                                 uint64_t *bytes, struct dse_error *err)
+enum dse_status dse_forward_plan(const struct dse_model *model, int max_rows, int max_out, uint64_t *bytes,
+                                 struct dse_error *err)
 {
     const struct dse_config *config = &model->file->config;
-    size_t offsets[PART_COUNT + 1], tables, total;
-    /* cos and sin of every position, as the device tabulates them in reserve */
+    size_t offsets[PART_COUNT + 1], total;
     if (!part_offsets(config, max_rows, max_out, offsets) ||
-        !dse_mul_size((size_t)max_context, (size_t)config->rope.dimensions * sizeof(float), &tables) ||
-        !dse_add_size(offsets[PART_COUNT], tables, &total) ||
-        !dse_add_size(total, model->device->ops->scratch_bytes(model->device, config, max_rows), &total))
+        !dse_add_size(offsets[PART_COUNT], model->device->ops->scratch_bytes(model->device, config, max_rows), &total))
         return dse_fail(err, DSE_ERR_NO_MEMORY, "scratch for %d rows overflows the address space", max_rows);
     *bytes = total;
     return DSE_OK;

@@ -25,9 +25,9 @@ struct dse_forward {
     size_t memory_bytes;
 };
 
-/* Bytes of everything that a pass over max_rows rows takes: ours, the device's, and its tables for max_context. */
+/* Bytes of everything that a pass over max_rows rows takes: ours and the device's. */
 DSE_MUST_CHECK enum dse_status dse_forward_plan(const struct dse_model *model, int max_rows, int max_out,
-                                                int64_t max_context, uint64_t *bytes, struct dse_error *err);
+                                                uint64_t *bytes, struct dse_error *err);
 /* max_out 0: no logits buffer, the caller brings its own. */
 DSE_MUST_CHECK enum dse_status dse_forward_init(struct dse_forward *forward, struct dse_model *model, int max_rows,
                                                 int max_out, int64_t max_context, struct dse_error *err);

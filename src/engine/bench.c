@@ -1,0 +1,194 @@
+/* dse_bench_run: how long prefill or decode takes at a depth, with several sequences in the batch.
+ *
+ * Times the forward passes and the head, nothing else. The context below the depth holds made-up keys and values: how
+ * long attention takes does not depend on what they are, only that their memory is real.
+ */
+#include <dse/dse.h>
+
+#include "base/alloc.h"
+#include "base/cgroup.h"
+#include "base/checked.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "engine/budget.h"
+#include "engine/forward.h"
+#include "engine/kv_pool.h"
+
+#define MAX_SEQUENCES 1024
+
+struct bench {
+    struct dse_model *model;
+    const struct dse_bench_spec *spec;
+    struct dse_kv_pool pool;
+    struct dse_forward forward;
+    struct dse_kv_sequence *sequences;
+    int32_t *tables; /* block tables of all sequences */
+    int32_t *out_rows;
+    int chunk;
+};
+
+static enum dse_status check_spec(const struct dse_model *model, const struct dse_bench_spec *spec, int chunk_tokens,
+                                  struct dse_error *err)
+{
+    int64_t context = model->file->config.context_length;
+    if (spec->n_seqs < 1 || spec->n_seqs > MAX_SEQUENCES)
+        return dse_fail_at(err, DSE_ERR_INVALID, "n_seqs", -1, "n_seqs %d is outside 1…%d", spec->n_seqs,
+                           MAX_SEQUENCES);
+    if (chunk_tokens < 0 || chunk_tokens > DSE_MAX_CHUNK_TOKENS)
+        return dse_fail_at(err, DSE_ERR_INVALID, "chunk_tokens", -1, "chunk_tokens %d is outside 1…%d", chunk_tokens,
+                           DSE_MAX_CHUNK_TOKENS);
+    if (spec->n_prompt < 0 || spec->n_gen < 0 || spec->n_depth < 0 || (spec->n_prompt == 0 && spec->n_gen == 0))
+        return dse_fail_at(err, DSE_ERR_INVALID, "n_prompt", -1, "a benchmark needs prompt or output tokens");
+    int64_t length = (int64_t)spec->n_depth + spec->n_prompt + spec->n_gen;
+    if (length <= context) return DSE_OK;
+    enum dse_status status = dse_fail_at(err, DSE_ERR_TOO_LONG, "n_depth", -1,
+                                         "depth, prompt and output are %lld tokens, the context %lld",
+                                         (long long)length, (long long)context);
+    if (err != NULL) {
+        err->need = length;
+        err->have = context;
+    }
+    return status;
+}
+
+/* Every page of the pool is written with small numbers, so that nothing reads the system's shared zero page. */
+static void fill_pool(struct dse_kv_pool *pool)
+{
+    uint32_t *words = (uint32_t *)(void *)pool->memory;
+    uint32_t state = 0x9E3779B9u;
+    for (size_t i = 0; i < pool->memory_bytes / sizeof *words; i++) {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        /* f16: two values of magnitude about 0.03; f32: one of about 0.06 */
+        words[i] = pool->layout.type == DSE_KV_F16 ? 0x28002800u | (state & 0x83FF83FFu)
+                                                   : 0x3D800000u | (state & 0x807FFFFFu);
+    }
+}
+
+static enum dse_status prepare(struct bench *b, struct dse_error *err)
+{
+    const struct dse_bench_spec *spec = b->spec;
+    int per_sequence = dse_kv_blocks_for((int64_t)spec->n_depth + spec->n_prompt + spec->n_gen);
+    size_t n_blocks, bytes;
+    if (!dse_mul_size((size_t)per_sequence, (size_t)spec->n_seqs, &n_blocks) || n_blocks > INT32_MAX ||
+        !dse_mul_size(n_blocks, b->model->kv_layout.block_bytes, &bytes))
+        return dse_fail(err, DSE_ERR_NO_MEMORY, "the KV cache of the benchmark overflows the address space");
+    uint64_t available = dse_cgroup_memory_limit("").available_bytes;
+    if (bytes > available) {
+        enum dse_status status = dse_fail(err, DSE_ERR_NO_MEMORY,
+                                          "the benchmark's KV cache needs %zu bytes, %llu are available", bytes,
+                                          (unsigned long long)available);
+        if (err != NULL) {
+            err->need = (int64_t)bytes;
+            err->have = (int64_t)available;
+        }
+        return status;
+    }
+    int max_rows = b->chunk > spec->n_seqs ? b->chunk : spec->n_seqs;
+    b->sequences = dse_calloc(DSE_MEM_SCRATCH, (size_t)spec->n_seqs, sizeof *b->sequences);
+    b->tables = dse_calloc(DSE_MEM_SCRATCH, n_blocks, sizeof *b->tables);
+    b->out_rows = dse_calloc(DSE_MEM_SCRATCH, (size_t)max_rows, sizeof *b->out_rows);
+    if (b->sequences == NULL || b->tables == NULL || b->out_rows == NULL)
+        return dse_fail_memory(err, n_blocks * sizeof *b->tables, "the benchmark");
+    enum dse_status status = dse_kv_pool_init(&b->pool, &b->model->kv_layout, (int)n_blocks, err);
+    if (status == DSE_OK)
+        status = dse_forward_init(&b->forward, b->model, max_rows, DSE_LOGIT_ROWS,
+                                  (int64_t)per_sequence * DSE_KV_BLOCK_TOKENS, err);
+    if (status != DSE_OK) return status;
+    fill_pool(&b->pool);
+    for (int i = 0; i < spec->n_seqs; i++) {
+        struct dse_kv_sequence *sequence = &b->sequences[i];
+        sequence->blocks = b->tables + (size_t)i * (size_t)per_sequence;
+        sequence->max_blocks = per_sequence;
+        if (!dse_kv_extend(&b->pool, sequence, (int64_t)per_sequence * DSE_KV_BLOCK_TOKENS))
+            return dse_fail(err, DSE_ERR_INTERNAL, "KV pool of the benchmark is too small");
+        sequence->length = spec->n_depth;
+    }
+    return DSE_OK;
+}
+
+static int32_t random_token(const struct bench *b, int sequence, int position)
+{
+    double u = dse_philox_uniform(1, (uint64_t)sequence, (uint64_t)position);
+    return (int32_t)(u * b->model->n_samplable);
+}
+
+static void push_row(struct bench *b, int index)
+{
+    struct dse_kv_sequence *sequence = &b->sequences[index];
+    dse_forward_push(&b->forward, random_token(b, index, sequence->length), sequence->length,
+                     dse_kv_view(&b->pool, sequence));
+    sequence->length++;
+}
+
+static void run_step(struct bench *b, int n_out)
+{
+    dse_forward_run(&b->forward, &b->pool.layout);
+    for (int i = 0; i < n_out; i += DSE_LOGIT_ROWS)
+        dse_forward_logits(&b->forward, b->out_rows + i, n_out - i < DSE_LOGIT_ROWS ? n_out - i : DSE_LOGIT_ROWS,
+                           b->forward.logits);
+    dse_forward_clear(&b->forward);
+}
+
+/* Prompts follow one another through steps of `chunk` rows; the last row of each pays for the head. */
+static void prefill(struct bench *b)
+{
+    int n_out = 0;
+    dse_forward_clear(&b->forward);
+    for (int s = 0; s < b->spec->n_seqs; s++) {
+        for (int i = 0; i < b->spec->n_prompt; i++) {
+            if (i + 1 == b->spec->n_prompt) b->out_rows[n_out++] = b->forward.rows.n_rows;
+            push_row(b, s);
+            if (b->forward.rows.n_rows < b->chunk) continue;
+            run_step(b, n_out);
+            n_out = 0;
+        }
+    }
+    if (b->forward.rows.n_rows > 0) run_step(b, n_out);
+}
+
+static void decode(struct bench *b)
+{
+    dse_forward_clear(&b->forward);
+    for (int i = 0; i < b->spec->n_gen; i++) {
+        for (int s = 0; s < b->spec->n_seqs; s++) {
+            b->out_rows[s] = s;
+            push_row(b, s);
+        }
+        run_step(b, b->spec->n_seqs);
+    }
+}
+
+/* One untimed row brings in the pages of the weights; it is written again by the first timed one. */
+static void warm_up(struct bench *b)
+{
+    dse_forward_clear(&b->forward);
+    b->out_rows[0] = 0;
+    push_row(b, 0);
+    run_step(b, 1);
+    b->sequences[0].length--;
+}
+
+enum dse_status dse_bench_run(struct dse_model *model, const struct dse_bench_spec *spec, int chunk_tokens,
+                              double *seconds, struct dse_error *err)
+{
+    enum dse_status status = check_spec(model, spec, chunk_tokens, err);
+    if (status != DSE_OK) return status;
+    struct bench b = {
+        .model = model, .spec = spec, .chunk = chunk_tokens > 0 ? chunk_tokens : DSE_DEFAULT_CHUNK_TOKENS};
+    status = prepare(&b, err);
+    if (status == DSE_OK) {
+        warm_up(&b);
+        uint64_t begin = dse_clock_ns();
+        if (spec->n_prompt > 0) prefill(&b);
+        if (spec->n_gen > 0) decode(&b);
+        *seconds = (double)(dse_clock_ns() - begin) * 1e-9;
+    }
+    dse_forward_deinit(&b.forward);
+    dse_kv_pool_deinit(&b.pool);
+    dse_free(b.sequences);
+    dse_free(b.tables);
+    dse_free(b.out_rows);
+    return status;
+}

@@ -1,0 +1,195 @@
+/* The memory plan. Called by dse_engine_plan and dse_engine_create; takes no memory and touches no weights.
+ *
+ * The pool is counted in full although the system hands out its pages as they are first used: what was planned must
+ * still be there when the last sequence grows to its end.
+ */
+#include "engine/budget.h"
+
+#include "engine/forward.h"
+#include "engine/kv_pool.h"
+
+#define DEFAULT_MEMORY_FRACTION 0.9
+/* By default the pool takes at most this part of the memory, unless a single context needs more. */
+#define POOL_SHARE 4
+
+struct budget {
+    const struct dse_model *model;
+    uint64_t block_bytes, scratch_bytes;
+    uint64_t bytes; /* that kv and scratch may take together */
+};
+
+static enum dse_status check_options(const struct dse_model *model, const struct dse_engine_options *o,
+                                     struct dse_error *err)
+{
+    int64_t trained = model->file->config.context_length;
+    if (o->context_length < 0 || o->context_length > trained)
+        return dse_fail_at(err, DSE_ERR_INVALID, "context_length", -1,
+                           "context length %lld is outside 1…%lld, the context the model was trained for",
+                           (long long)o->context_length, (long long)trained);
+    if (o->max_concurrent < 0 || o->max_concurrent > DSE_MAX_CONCURRENT)
+        return dse_fail_at(err, DSE_ERR_INVALID, "max_concurrent", -1, "max_concurrent %d is outside 1…%d",
+                           o->max_concurrent, DSE_MAX_CONCURRENT);
+    if (o->max_queue < 0 || o->max_queue > DSE_MAX_QUEUE)
+        return dse_fail_at(err, DSE_ERR_INVALID, "max_queue", -1, "max_queue %d is outside 0…%d", o->max_queue,
+                           DSE_MAX_QUEUE);
+    if (o->chunk_tokens < 0 || o->chunk_tokens > DSE_MAX_CHUNK_TOKENS)
+        return dse_fail_at(err, DSE_ERR_INVALID, "chunk_tokens", -1, "chunk_tokens %d is outside 1…%d", o->chunk_tokens,
+                           DSE_MAX_CHUNK_TOKENS);
+    if (!(o->memory_fraction >= 0 && o->memory_fraction <= 1)) /* also refuses NaN */
+        return dse_fail_at(err, DSE_ERR_INVALID, "memory_fraction", -1, "memory_fraction must lie between 0 and 1");
+    return DSE_OK;
+}
+
+static bool context_fits(const struct budget *b, int64_t context)
+{
+    uint64_t kv, total;
+    return !__builtin_mul_overflow((uint64_t)dse_kv_blocks_for(context), b->block_bytes, &kv) &&
+           !__builtin_add_overflow(kv, b->scratch_bytes, &total) && total <= b->bytes;
+}
+
+/* Largest context up to `limit` of which one fits; 0 if none does. Above a block in whole blocks. */
+static int64_t largest_context(const struct budget *b, int64_t limit)
+{
+    if (context_fits(b, limit)) return limit;
+    int64_t low = 0, high = limit / DSE_KV_BLOCK_TOKENS; /* low fits, in blocks */
+    while (low < high) {
+        int64_t middle = low + (high - low + 1) / 2;
+        if (context_fits(b, middle * DSE_KV_BLOCK_TOKENS))
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low * DSE_KV_BLOCK_TOKENS;
+}
+
+static enum dse_status too_large(const struct budget *b, int64_t context, uint64_t need, const char *reason,
+                                 struct dse_error *err)
+{
+    int64_t fits = largest_context(b, context);
+    const double mib = 1024.0 * 1024.0;
+    enum dse_status status;
+    if (fits > 0)
+        status = dse_fail(err, DSE_ERR_NO_MEMORY,
+                          "KV cache and scratch for a context of %lld tokens need %.1f MiB, %.1f MiB may be used (%s): "
+                          "use --ctx-size %lld",
+                          (long long)context, (double)need / mib, (double)b->bytes / mib, reason, (long long)fits);
+    else
+        status = dse_fail(err, DSE_ERR_NO_MEMORY,
+                          "KV cache and scratch for a context of %lld tokens need %.1f MiB, %.1f MiB may be used (%s), "
+                          "and no smaller context fits: lower --max-concurrent, free memory, or use a smaller model",
+                          (long long)context, (double)need / mib, (double)b->bytes / mib, reason);
+    if (err != NULL) {
+        err->need = (int64_t)need;
+        err->have = (int64_t)b->bytes;
+    }
+    return status;
+}
+
+/* Blocks of the pool for a context that fits once. */
+static uint64_t pool_blocks(const struct budget *b, int64_t context, int max_concurrent)
+{
+    uint64_t one = (uint64_t)dse_kv_blocks_for(context);
+    uint64_t all = one * (uint64_t)max_concurrent;
+    uint64_t share = b->bytes / POOL_SHARE / b->block_bytes, fits = (b->bytes - b->scratch_bytes) / b->block_bytes;
+    uint64_t blocks = all < share ? all : share;
+    if (blocks > fits) blocks = fits;
+    if (blocks < one) blocks = one;
+    return blocks > INT32_MAX ? INT32_MAX : blocks;
+}
+
+/* A pool of exactly kv_bytes. */
+static enum dse_status explicit_pool(const struct budget *b, const struct dse_engine_options *o, int64_t *context,
+                                     uint64_t *blocks, struct dse_error *err)
+{
+    *blocks = o->kv_bytes / b->block_bytes;
+    if (*blocks > INT32_MAX) *blocks = INT32_MAX;
+    int64_t tokens = (int64_t)*blocks * DSE_KV_BLOCK_TOKENS;
+    if (o->context_length == 0 && tokens > 0 && *context > tokens) *context = tokens;
+    if (*blocks >= (uint64_t)dse_kv_blocks_for(*context)) return DSE_OK;
+    uint64_t need = (uint64_t)dse_kv_blocks_for(*context) * b->block_bytes;
+    enum dse_status status = dse_fail_at(
+        err, DSE_ERR_NO_MEMORY, "kv_bytes", -1,
+        "a KV pool of %llu bytes holds %lld tokens, one context of %lld needs %llu bytes: use --ctx-size "
+        "%lld or a larger pool",
+        (unsigned long long)o->kv_bytes, (long long)tokens, (long long)*context, (unsigned long long)need,
+        (long long)(tokens > 0 ? tokens : DSE_KV_BLOCK_TOKENS));
+    if (err != NULL) {
+        err->need = (int64_t)need;
+        err->have = (int64_t)o->kv_bytes;
+    }
+    return status;
+}
+
+enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_engine_options *options,
+                                struct dse_memory_limit limit, struct dse_engine_sizes *sizes, struct dse_error *err)
+{
+    static const struct dse_engine_options defaults = {0};
+    const struct dse_engine_options *o = options != NULL ? options : &defaults;
+    enum dse_status status = check_options(model, o, err);
+    if (status != DSE_OK) return status;
+
+    int concurrent = o->max_concurrent > 0 ? o->max_concurrent : DSE_DEFAULT_CONCURRENT;
+    *sizes = (struct dse_engine_sizes){
+        .chunk_tokens = o->chunk_tokens > 0 ? o->chunk_tokens : DSE_DEFAULT_CHUNK_TOKENS,
+        .max_queue = o->max_queue,
+        .max_sequences = concurrent > DSE_MAX_CHOICES ? concurrent : DSE_MAX_CHOICES,
+    };
+    sizes->max_rows = sizes->chunk_tokens + sizes->max_sequences;
+    sizes->max_out = sizes->max_rows < DSE_LOGIT_ROWS ? sizes->max_rows : DSE_LOGIT_ROWS;
+
+    double fraction = o->memory_fraction > 0 ? o->memory_fraction : DEFAULT_MEMORY_FRACTION;
+    struct budget b = {.model = model,
+                       .block_bytes = model->kv_layout.block_bytes,
+                       .bytes = (uint64_t)((double)limit.available_bytes * fraction)};
+    status = dse_forward_plan(model, sizes->max_rows, sizes->max_out, &b.scratch_bytes, err);
+    if (status != DSE_OK) return status;
+    int64_t context = o->context_length > 0 ? o->context_length : model->file->config.context_length;
+    uint64_t blocks = 0;
+    if (o->kv_bytes > 0) {
+        status = explicit_pool(&b, o, &context, &blocks, err);
+        if (status != DSE_OK) return status;
+    } else if (o->context_length == 0) {
+        int64_t fits = largest_context(&b, context);
+        if (fits > 0) context = fits; /* else the check below refuses with numbers */
+    }
+    uint64_t one = (uint64_t)dse_kv_blocks_for(context) * b.block_bytes;
+    if (!context_fits(&b, context)) return too_large(&b, context, one + b.scratch_bytes, limit.reason, err);
+    if (blocks == 0) blocks = pool_blocks(&b, context, concurrent);
+    uint64_t kv = blocks * b.block_bytes;
+    if (kv > b.bytes - b.scratch_bytes) {
+        if (err != NULL) {
+            (void)dse_fail_at(err, DSE_ERR_NO_MEMORY, "kv_bytes", -1,
+                              "a KV pool of %llu bytes and scratch of %llu do not fit the %llu bytes that may be used "
+                              "(%s)",
+                              (unsigned long long)kv, (unsigned long long)b.scratch_bytes, (unsigned long long)b.bytes,
+                              limit.reason);
+            err->need = (int64_t)(kv + b.scratch_bytes);
+            err->have = (int64_t)b.bytes;
+        }
+        return DSE_ERR_NO_MEMORY;
+    }
+
+    sizes->n_blocks = (int)blocks;
+    sizes->plan = (struct dse_memory_plan){
+        .weight_bytes = model->info.file_bytes,
+        .resident_weight_bytes = model->info.resident_bytes,
+        .kv_bytes = kv,
+        .scratch_bytes = b.scratch_bytes,
+        .total_bytes = model->info.resident_bytes + kv + b.scratch_bytes,
+        .available_bytes = b.bytes + model->info.resident_bytes, /* the weights are in memory already */
+        .available_reason = limit.reason,
+        .context_length = context,
+        .kv_tokens = (int64_t)blocks * DSE_KV_BLOCK_TOKENS,
+        .max_concurrent = concurrent,
+    };
+    return DSE_OK;
+}
+
+enum dse_status dse_engine_plan(const struct dse_model *model, const struct dse_engine_options *options,
+                                struct dse_memory_plan *plan, struct dse_error *err)
+{
+    struct dse_engine_sizes sizes;
+    enum dse_status status = dse_budget_plan(model, options, dse_cgroup_memory_limit(""), &sizes, err);
+    if (status == DSE_OK) *plan = sizes.plan;
+    return status;
+}

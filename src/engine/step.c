@@ -1,0 +1,331 @@
+/* One turn of the engine: form the batch, compute it, sample, tell the clients.
+ *
+ * Runs on the engine thread. Computing and sampling never allocate: a guard forbids it, lifted only while a callback
+ * runs. Callbacks may do anything quick except call back into the engine, so no lock is held around them.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/counters.h"
+#include "engine/engine_internal.h"
+
+/* A cancelled request waits for the step in progress, so prompts are cut to steps of about this length. */
+#define SLOW_STEP_NS       200000000u
+#define FAST_STEP_NS       80000000u
+#define MIN_PREFILL_TOKENS 16
+
+static void guard(struct dse_engine *engine, bool on)
+{
+    if (engine->guarded == on) return;
+    engine->guarded = on;
+    if (on)
+        dse_alloc_forbid_begin();
+    else
+        dse_alloc_forbid_end();
+}
+
+static bool emit(struct dse_engine *engine, const struct dse_task *task, struct dse_event *event)
+{
+    bool guarded = engine->guarded;
+    event->request = task->id;
+    guard(engine, false);
+    bool more = task->on_event(task->user, event);
+    guard(engine, guarded);
+    return more;
+}
+
+static struct dse_timings timings_of(const struct dse_sequence *sequence, uint64_t now)
+{
+    const struct dse_task *task = sequence->task;
+    struct dse_timings t = {.n_prompt = task->n_prompt, .n_generated = sequence->n_generated};
+    if (task->admitted_ns == 0) {
+        t.queued_ns = now - task->submitted_ns;
+        return t;
+    }
+    t.queued_ns = task->admitted_ns - task->submitted_ns;
+    t.prefill_ns = (sequence->first_token_ns != 0 ? sequence->first_token_ns : now) - task->admitted_ns;
+    t.decode_ns = sequence->last_token_ns - sequence->first_token_ns;
+    return t;
+}
+
+static void count_finished(const struct dse_task *task, uint64_t now)
+{
+    dse_counter_add(task->any_error       ? DSE_COUNTER_REQUESTS_FAILED
+                    : task->any_cancelled ? DSE_COUNTER_REQUESTS_CANCELLED
+                                          : DSE_COUNTER_REQUESTS_FINISHED,
+                    1);
+    if (task->admitted_ns != 0) dse_histogram_observe(DSE_HISTOGRAM_E2E, (double)(now - task->admitted_ns) * 1e-9);
+}
+
+void dse_engine_finish(struct dse_engine *engine, struct dse_sequence *sequence, enum dse_finish finish,
+                       const struct dse_error *error)
+{
+    struct dse_task *task = sequence->task;
+    uint64_t now = dse_clock_ns();
+    sequence->done = true;
+    task->any_error |= finish == DSE_FINISH_ERROR;
+    task->any_cancelled |= finish == DSE_FINISH_CANCELLED;
+    dse_scheduler_close_sequence(&engine->scheduler, sequence);
+    bool last = --task->n_open == 0;
+    if (last) {
+        /* Before the client hears of it: who waits for FINISH must find a free place and free memory. */
+        dse_scheduler_remove(&engine->scheduler, task);
+        count_finished(task, now);
+        dse_engine_unregister(engine, task);
+    }
+    struct dse_event event = {.kind = DSE_EVENT_FINISH,
+                              .choice = sequence->choice,
+                              .finish = finish,
+                              .n_prompt = task->n_prompt,
+                              .timings = timings_of(sequence, now),
+                              .error = finish == DSE_FINISH_ERROR ? error : NULL};
+    (void)emit(engine, task, &event);
+    if (last) {
+        task->next = engine->dead;
+        engine->dead = task;
+    }
+}
+
+/* Ids that must not come now: min_tokens holds every end back, ignore_eos those of the model. */
+static int banned_count(const struct dse_task *task, const struct dse_sequence *sequence)
+{
+    if (sequence->n_generated < task->min_tokens) return task->n_stops;
+    return task->ignore_eos ? task->n_model_stops : 0;
+}
+
+static void note_token_time(struct dse_sequence *sequence, uint64_t now)
+{
+    struct dse_task *task = sequence->task;
+    if (sequence->first_token_ns == 0) {
+        sequence->first_token_ns = now;
+        if (atomic_load_explicit(&task->shown_generated, memory_order_relaxed) == 0)
+            dse_histogram_observe(DSE_HISTOGRAM_TTFT, (double)(now - task->admitted_ns) * 1e-9);
+    } else {
+        dse_histogram_observe(DSE_HISTOGRAM_ITL, (double)(now - sequence->last_token_ns) * 1e-9);
+    }
+    sequence->last_token_ns = now;
+    dse_counter_add(DSE_COUNTER_GENERATED_TOKENS, 1);
+    atomic_fetch_add_explicit(&task->shown_generated, 1, memory_order_relaxed);
+}
+
+/* The grammar moves on; true when nothing can follow. */
+static bool advance_grammar(struct dse_sequence *sequence, int32_t token, bool is_stop)
+{
+    if (sequence->grammar == NULL || is_stop) return false;
+    if (!sequence->grammar_on) {
+        sequence->grammar_on = token == sequence->task->grammar_after_token;
+        return false;
+    }
+    return !dse_grammar_accept(sequence->grammar, token) || dse_grammar_must_end(sequence->grammar);
+}
+
+static void sample_one(struct dse_engine *engine, struct dse_sequence *sequence, float *logits)
+{
+    struct dse_task *task = sequence->task;
+    struct dse_sample sample;
+    struct dse_error error;
+    const uint64_t *mask = NULL;
+    if (sequence->grammar_on) {
+        dse_grammar_mask(sequence->grammar, engine->mask);
+        mask = engine->mask;
+    }
+    if (dse_sampler_sample(sequence->sampler, logits, mask, task->stops, banned_count(task, sequence),
+                           (uint64_t)sequence->choice, (uint64_t)sequence->n_tokens, &sample, &error) != DSE_OK) {
+        dse_engine_finish(engine, sequence, DSE_FINISH_ERROR, &error);
+        return;
+    }
+    sequence->tokens[sequence->n_tokens++] = sample.token;
+    sequence->n_generated++;
+    dse_sampler_observe(sequence->sampler, &sample.token, 1, false);
+    bool is_stop = dse_task_is_stop(task, sample.token);
+    bool complete = advance_grammar(sequence, sample.token, is_stop);
+    note_token_time(sequence, dse_clock_ns());
+
+    struct dse_event event = {.kind = DSE_EVENT_TOKEN,
+                              .choice = sequence->choice,
+                              .token = sample.token,
+                              .is_stop_token = is_stop,
+                              .logprob = sample.logprob,
+                              .n_top = sample.n_top,
+                              .top = sample.top,
+                              .n_prompt = task->n_prompt};
+    bool more = emit(engine, task, &event);
+    if (is_stop || complete || !more)
+        dse_engine_finish(engine, sequence, DSE_FINISH_STOP, NULL);
+    else if (sequence->n_generated == task->max_new)
+        dse_engine_finish(engine, sequence, DSE_FINISH_LENGTH, NULL);
+}
+
+/* Logits of the last token of a sequence. After the prompt all choices draw their first token from the same row. */
+static void sample_row(struct dse_engine *engine, struct dse_sequence *sequence, float *logits)
+{
+    struct dse_task *task = sequence->task;
+    if (sequence->n_generated > 0 || task->n_choices == 1) {
+        sample_one(engine, sequence, logits);
+        return;
+    }
+    const size_t bytes = (size_t)engine->model->file->config.n_vocab * sizeof(float);
+    for (int i = 0; i < task->n_choices; i++) {
+        struct dse_sequence *choice = &task->sequences[i];
+        if (choice->done || choice->n_generated > 0) continue;
+        memcpy(engine->choice_logits, logits, bytes); /* sampling may overwrite */
+        sample_one(engine, choice, engine->choice_logits);
+    }
+}
+
+/* log-softmax of one token and the n_top best of a row: what the model made of the prompt itself. */
+static void emit_prompt_logprob(struct dse_engine *engine, struct dse_task *task, const float *logits, int32_t token)
+{
+    const int n_tokens = engine->model->file->config.n_vocab;
+    struct dse_token_logprob top[DSE_MAX_TOP_LOGPROBS];
+    int n_top = 0, wanted = task->top_logprobs > 0 ? task->top_logprobs : 0;
+    float maximum = -INFINITY;
+    for (int i = 0; i < n_tokens; i++)
+        if (logits[i] > maximum) maximum = logits[i];
+    double sum = 0;
+    for (int i = 0; i < n_tokens; i++) {
+        sum += (double)expf(logits[i] - maximum);
+        if (wanted == 0 || (n_top == wanted && !(logits[i] > top[n_top - 1].logprob))) continue;
+        int at = n_top < wanted ? n_top++ : n_top - 1;
+        for (; at > 0 && logits[i] > top[at - 1].logprob; at--)
+            top[at] = top[at - 1];
+        top[at] = (struct dse_token_logprob){.token = i, .logprob = logits[i]};
+    }
+    const double normalizer = (double)maximum + log(sum);
+    for (int i = 0; i < n_top; i++)
+        top[i].logprob = (float)((double)top[i].logprob - normalizer);
+    struct dse_event event = {.kind = DSE_EVENT_PROMPT_LOGPROB,
+                              .token = token,
+                              .logprob = (float)((double)logits[token] - normalizer),
+                              .n_top = n_top,
+                              .top = top,
+                              .n_prompt = task->n_prompt};
+    (void)emit(engine, task, &event);
+}
+
+static bool wants_prompt_logprob(const struct dse_task *task, int position)
+{
+    return task->prompt_logprobs && position + 1 < task->n_prompt && position + 1 >= task->n_announced;
+}
+
+static bool wants_sample(const struct dse_sequence *sequence, int position)
+{
+    return position == sequence->n_tokens - 1 && sequence->task->max_new > 0;
+}
+
+static int collect_out_rows(struct dse_engine *engine)
+{
+    const struct dse_scheduler *s = &engine->scheduler;
+    int count = 0;
+    for (int i = 0; i < s->n_spans; i++) {
+        struct dse_sequence *sequence = s->spans[i].sequence;
+        if (sequence->done) continue;
+        for (int r = s->spans[i].first_row; r < s->spans[i].first_row + s->spans[i].n_rows; r++) {
+            int position = engine->forward.rows.positions[r];
+            if (wants_sample(sequence, position) || wants_prompt_logprob(sequence->task, position))
+                engine->out_rows[count++] = (struct dse_out_row){.sequence = sequence, .row = r};
+        }
+    }
+    return count;
+}
+
+static void deliver_row(struct dse_engine *engine, const struct dse_out_row *out, float *logits)
+{
+    struct dse_sequence *sequence = out->sequence;
+    struct dse_task *task = sequence->task;
+    int position = engine->forward.rows.positions[out->row];
+    if (sequence->done || atomic_load_explicit(&task->cancelled, memory_order_relaxed)) return;
+    if (wants_prompt_logprob(task, position)) {
+        emit_prompt_logprob(engine, task, logits, sequence->tokens[position + 1]);
+        task->n_announced = position + 2;
+    } else if (wants_sample(sequence, position)) {
+        sample_row(engine, sequence, logits);
+    }
+}
+
+static void deliver_logits(struct dse_engine *engine)
+{
+    const size_t n_vocab = (size_t)engine->model->file->config.n_vocab;
+    int count = collect_out_rows(engine);
+    for (int begin = 0; begin < count; begin += engine->sizes.max_out) {
+        int n = count - begin < engine->sizes.max_out ? count - begin : engine->sizes.max_out;
+        for (int i = 0; i < n; i++)
+            engine->out_index[i] = engine->out_rows[begin + i].row;
+        dse_forward_logits(&engine->forward, engine->out_index, n, engine->forward.logits);
+        for (int i = 0; i < n; i++)
+            deliver_row(engine, &engine->out_rows[begin + i], engine->forward.logits + (size_t)i * n_vocab);
+    }
+}
+
+/* The rows are in the KV cache now. Prompts that are complete part into their choices. */
+static void advance_spans(struct dse_engine *engine)
+{
+    struct dse_scheduler *s = &engine->scheduler;
+    for (int i = 0; i < s->n_spans; i++) {
+        struct dse_sequence *sequence = s->spans[i].sequence;
+        struct dse_task *task = sequence->task;
+        sequence->kv.length += s->spans[i].n_rows;
+        if (task->prefilled) continue;
+        dse_counter_add(DSE_COUNTER_PROMPT_TOKENS, (uint64_t)s->spans[i].n_rows);
+        if (sequence->kv.length > atomic_load_explicit(&task->shown_processed, memory_order_relaxed)) {
+            atomic_store_explicit(&task->shown_processed, sequence->kv.length, memory_order_relaxed);
+            struct dse_event event = {
+                .kind = DSE_EVENT_PROGRESS, .n_processed = sequence->kv.length, .n_prompt = task->n_prompt};
+            (void)emit(engine, task, &event);
+        }
+        if (sequence->kv.length < task->n_prompt || dse_scheduler_fork(s, task)) continue;
+        struct dse_error error;
+        (void)dse_fail(&error, DSE_ERR_INTERNAL, "the KV blocks promised to request %llu are gone",
+                       (unsigned long long)task->id);
+        for (int c = 0; c < task->n_choices; c++)
+            if (!task->sequences[c].done) dse_engine_finish(engine, &task->sequences[c], DSE_FINISH_ERROR, &error);
+    }
+}
+
+static void finish_prefill_only(struct dse_engine *engine)
+{
+    const struct dse_scheduler *s = &engine->scheduler;
+    for (int i = 0; i < s->n_spans; i++) {
+        struct dse_task *task = s->spans[i].sequence->task;
+        if (!task->prefilled || task->max_new > 0) continue;
+        for (int c = 0; c < task->n_choices; c++)
+            if (!task->sequences[c].done) dse_engine_finish(engine, &task->sequences[c], DSE_FINISH_LENGTH, NULL);
+    }
+}
+
+static void adapt_chunk(struct dse_engine *engine, uint64_t elapsed_ns)
+{
+    int rows = engine->scheduler.n_prefill_rows;
+    if (rows == 0) return;
+    if (elapsed_ns > SLOW_STEP_NS && engine->prefill_tokens > MIN_PREFILL_TOKENS) {
+        engine->prefill_tokens /= 2;
+        if (engine->prefill_tokens < MIN_PREFILL_TOKENS) engine->prefill_tokens = MIN_PREFILL_TOKENS;
+    } else if (elapsed_ns < FAST_STEP_NS && rows == engine->prefill_tokens) {
+        engine->prefill_tokens *= 2;
+    }
+    if (engine->prefill_tokens > engine->sizes.chunk_tokens) engine->prefill_tokens = engine->sizes.chunk_tokens;
+}
+
+bool dse_engine_step(struct dse_engine *engine)
+{
+    uint64_t begin = dse_clock_ns();
+    guard(engine, true);
+    dse_scheduler_form(&engine->scheduler, &engine->forward, engine->prefill_tokens);
+    if (engine->scheduler.n_spans == 0) {
+        guard(engine, false);
+        return false;
+    }
+    dse_forward_run(&engine->forward, &engine->scheduler.pool.layout);
+    advance_spans(engine);
+    deliver_logits(engine);
+    finish_prefill_only(engine);
+    guard(engine, false);
+
+    uint64_t elapsed = dse_clock_ns() - begin;
+    dse_counter_add(DSE_COUNTER_STEPS, 1);
+    dse_counter_add(DSE_COUNTER_STEP_NS, elapsed);
+    adapt_chunk(engine, elapsed);
+    return true;
+}
