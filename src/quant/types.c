@@ -14,16 +14,16 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "weight files are litt
 #define N_TYPES 31
 
 static const struct dse_type_info types[N_TYPES] = {
-    [DSE_TYPE_F32] = {"f32", 1, 4, true},           [DSE_TYPE_F16] = {"f16", 1, 2, true},
-    [DSE_TYPE_Q4_0] = {"q4_0", 32, 18, true},       [DSE_TYPE_Q4_1] = {"q4_1", 32, 20, true},
-    [DSE_TYPE_Q5_0] = {"q5_0", 32, 22, true},       [DSE_TYPE_Q5_1] = {"q5_1", 32, 24, true},
-    [DSE_TYPE_Q8_0] = {"q8_0", 32, 34, true},       [DSE_TYPE_Q2_K] = {"q2_k", 256, 84, true},
-    [DSE_TYPE_Q3_K] = {"q3_k", 256, 110, true},     [DSE_TYPE_Q4_K] = {"q4_k", 256, 144, true},
-    [DSE_TYPE_Q5_K] = {"q5_k", 256, 176, true},     [DSE_TYPE_Q6_K] = {"q6_k", 256, 210, true},
-    [DSE_TYPE_IQ4_NL] = {"iq4_nl", 32, 18, true},   [DSE_TYPE_IQ4_XS] = {"iq4_xs", 256, 136, true},
-    [DSE_TYPE_I8] = {"i8", 1, 1, false},            [DSE_TYPE_I16] = {"i16", 1, 2, false},
-    [DSE_TYPE_I32] = {"i32", 1, 4, false},          [DSE_TYPE_I64] = {"i64", 1, 8, false},
-    [DSE_TYPE_F64] = {"f64", 1, 8, true},           [DSE_TYPE_BF16] = {"bf16", 1, 2, true},
+    [DSE_TYPE_F32] = {"f32", 1, 4, true},         [DSE_TYPE_F16] = {"f16", 1, 2, true},
+    [DSE_TYPE_Q4_0] = {"q4_0", 32, 18, true},     [DSE_TYPE_Q4_1] = {"q4_1", 32, 20, true},
+    [DSE_TYPE_Q5_0] = {"q5_0", 32, 22, true},     [DSE_TYPE_Q5_1] = {"q5_1", 32, 24, true},
+    [DSE_TYPE_Q8_0] = {"q8_0", 32, 34, true},     [DSE_TYPE_Q2_K] = {"q2_k", 256, 84, true},
+    [DSE_TYPE_Q3_K] = {"q3_k", 256, 110, true},   [DSE_TYPE_Q4_K] = {"q4_k", 256, 144, true},
+    [DSE_TYPE_Q5_K] = {"q5_k", 256, 176, true},   [DSE_TYPE_Q6_K] = {"q6_k", 256, 210, true},
+    [DSE_TYPE_IQ4_NL] = {"iq4_nl", 32, 18, true}, [DSE_TYPE_IQ4_XS] = {"iq4_xs", 256, 136, true},
+    [DSE_TYPE_I8] = {"i8", 1, 1, false},          [DSE_TYPE_I16] = {"i16", 1, 2, false},
+    [DSE_TYPE_I32] = {"i32", 1, 4, false},        [DSE_TYPE_I64] = {"i64", 1, 8, false},
+    [DSE_TYPE_F64] = {"f64", 1, 8, true},         [DSE_TYPE_BF16] = {"bf16", 1, 2, true},
 };
 
 const struct dse_type_info *dse_type_info(uint32_t type)

@@ -1,0 +1,226 @@
+/* Hyper-parameters from GGUF metadata. Keys are "<architecture>.<name>"; integer widths are the writer's choice. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "model/config_internal.h"
+
+struct reader {
+    const struct dse_gguf *gguf;
+    const char *arch;
+    struct dse_error *err;
+    enum dse_status status; /* first failure; later reads do nothing */
+};
+
+static const char *key_of(const struct reader *r, const char *name, char key[96])
+{
+    snprintf(key, 96, "%s.%s", r->arch, name);
+    return key;
+}
+
+/* minimum…maximum, or `absent` if there is no such key. */
+static int read_int(struct reader *r, const char *name, int64_t minimum, int64_t maximum, int64_t absent)
+{
+    char key[96];
+    int64_t value = absent;
+    if (r->status == DSE_OK)
+        r->status = dse_gguf_get_i64(r->gguf, key_of(r, name, key), minimum, maximum, &value, r->err);
+    return (int)value;
+}
+
+static enum dse_status missing(struct reader *r, const char *key)
+{
+    return dse_fail_at(r->err, DSE_ERR_CORRUPT, dse_gguf_path(r->gguf), -1, "%s: the key '%s' is missing",
+                       dse_gguf_path(r->gguf), key);
+}
+
+static int require_int(struct reader *r, const char *name, int64_t maximum)
+{
+    char key[96];
+    if (r->status == DSE_OK && dse_gguf_value(r->gguf, key_of(r, name, key)) == NULL) r->status = missing(r, key);
+    return read_int(r, name, 1, maximum, 0);
+}
+
+static double read_number(struct reader *r, const char *name, double absent)
+{
+    char key[96];
+    double value = absent;
+    if (r->status == DSE_OK) r->status = dse_gguf_get_f64(r->gguf, key_of(r, name, key), &value, r->err);
+    return value;
+}
+
+static bool has(const struct reader *r, const char *name)
+{
+    char key[96];
+    return dse_gguf_value(r->gguf, key_of(r, name, key)) != NULL;
+}
+
+static bool text_is(struct dse_gguf_string text, const char *expected)
+{
+    return text.bytes == strlen(expected) && memcmp(text.data, expected, text.bytes) == 0;
+}
+
+static void read_scaling(struct reader *r, struct dse_rope_config *rope)
+{
+    char key[96];
+    struct dse_gguf_string type = {0};
+    bool finetuned = false;
+    if (r->status == DSE_OK)
+        r->status = dse_gguf_get_string(r->gguf, key_of(r, "rope.scaling.type", key), &type, r->err);
+    if (r->status == DSE_OK)
+        r->status = dse_gguf_get_bool(r->gguf, key_of(r, "rope.scaling.finetuned", key), &finetuned, r->err);
+    /* The old name of the factor knows linear scaling only; 0 meant none. */
+    double factor = read_number(r, "rope.scaling.factor", read_number(r, "rope.scale_linear", 0));
+    if (r->status != DSE_OK) return;
+    if (type.data == NULL) {
+        rope->scaling = factor != 0 ? DSE_ROPE_LINEAR : DSE_ROPE_NONE;
+    } else if (text_is(type, "none")) {
+        return;
+    } else if (text_is(type, "linear")) {
+        rope->scaling = DSE_ROPE_LINEAR;
+    } else if (text_is(type, "yarn")) {
+        rope->scaling = DSE_ROPE_YARN;
+    } else {
+        char name[32];
+        dse_config_copy_text(name, sizeof name, type.data, type.bytes);
+        r->status = dse_fail_at(r->err, DSE_ERR_UNSUPPORTED, dse_gguf_path(r->gguf), -1,
+                                "%s: %s is '%s', only none, linear and yarn are supported", dse_gguf_path(r->gguf),
+                                key_of(r, "rope.scaling.type", key), name);
+        return;
+    }
+    if (rope->scaling == DSE_ROPE_NONE) return;
+    if (type.data != NULL && !has(r, "rope.scaling.factor") && !has(r, "rope.scale_linear")) {
+        r->status = missing(r, key_of(r, "rope.scaling.factor", key));
+        return;
+    }
+    rope->factor = factor;
+    if (rope->scaling != DSE_ROPE_YARN) return;
+    rope->original_context = read_int(r, "rope.scaling.original_context_length", 1, DSE_MAX_CONTEXT, 0);
+    rope->beta_fast = read_number(r, "rope.scaling.yarn_beta_fast", rope->beta_fast);
+    rope->beta_slow = read_number(r, "rope.scaling.yarn_beta_slow", rope->beta_slow);
+    /* yarn_attn_factor is deliberately not read: no published runtime honours it, and the one model that carries it
+     * (R1-0528-Qwen3-8B) was evaluated without. */
+}
+
+/* V: the key, else the number of tokens. */
+static void read_vocab(struct reader *r, struct dse_config *config)
+{
+    static const char tokens_key[] = "tokenizer.ggml.tokens";
+    char key[96];
+    const struct dse_gguf_value *tokens = dse_gguf_value(r->gguf, tokens_key);
+    size_t n_tokens = tokens != NULL && tokens->type == DSE_GGUF_ARRAY ? tokens->count : 0;
+    if (n_tokens > DSE_MAX_VOCAB) n_tokens = (size_t)DSE_MAX_VOCAB + 1;
+    config->n_vocab = read_int(r, "vocab_size", 1, DSE_MAX_VOCAB, (int64_t)n_tokens);
+    if (r->status != DSE_OK) return;
+    key_of(r, "vocab_size", key);
+    if (config->n_vocab == 0) {
+        r->status = dse_fail_at(r->err, DSE_ERR_CORRUPT, dse_gguf_path(r->gguf), -1,
+                                "%s: neither %s nor %s says how large the vocabulary is", dse_gguf_path(r->gguf), key,
+                                tokens_key);
+    } else if (n_tokens > (size_t)config->n_vocab || n_tokens > DSE_MAX_VOCAB) {
+        r->status = dse_fail_at(r->err, DSE_ERR_CORRUPT, dse_gguf_path(r->gguf), -1,
+                                "%s: %s holds %zu tokens, but %s allows %d", dse_gguf_path(r->gguf), tokens_key,
+                                tokens->count, key, n_tokens > DSE_MAX_VOCAB ? DSE_MAX_VOCAB : config->n_vocab);
+    }
+}
+
+static void read_names(struct reader *r, struct dse_config *config)
+{
+    struct dse_gguf_string name = {0}, base = {0};
+    if (r->status == DSE_OK) r->status = dse_gguf_get_string(r->gguf, "general.name", &name, r->err);
+    if (r->status == DSE_OK) r->status = dse_gguf_get_string(r->gguf, "general.base_model.0.name", &base, r->err);
+    if (r->status == DSE_OK) r->status = dse_gguf_get_string(r->gguf, "general.basename", &base, r->err);
+    dse_config_copy_text(config->name, sizeof config->name, name.data, name.bytes);
+    dse_config_copy_text(config->basename, sizeof config->basename, base.data, base.bytes);
+}
+
+static void read_stops(struct reader *r, struct dse_config *config)
+{
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && r->status == DSE_OK; i++) {
+        int64_t id = -1;
+        if (dse_gguf_value(r->gguf, keys[i]) == NULL) continue;
+        r->status = dse_gguf_get_i64(r->gguf, keys[i], 0, config->n_vocab - 1, &id, r->err);
+        if (r->status == DSE_OK) r->status = dse_config_add_stop(config, id, dse_gguf_path(r->gguf), keys[i], r->err);
+    }
+}
+
+static void refuse_variants(struct reader *r, const struct dse_config *config)
+{
+    char key[96];
+    if (read_int(r, "expert_count", 0, INT32_MAX, 0) > 0 && r->status == DSE_OK)
+        r->status = dse_fail_at(r->err, DSE_ERR_UNSUPPORTED, dse_gguf_path(r->gguf), -1,
+                                "%s: %s is not 0: experts in architecture '%s' are not supported",
+                                dse_gguf_path(r->gguf), key_of(r, "expert_count", key), r->arch);
+    int value_length = read_int(r, "attention.value_length", 1, DSE_MAX_HEAD, config->head_dim);
+    if (r->status == DSE_OK && value_length != config->head_dim)
+        r->status = dse_fail_at(r->err, DSE_ERR_UNSUPPORTED, dse_gguf_path(r->gguf), -1,
+                                "%s: %s is %d, but the head dimension is %d; they must be equal",
+                                dse_gguf_path(r->gguf), key_of(r, "attention.value_length", key), value_length,
+                                config->head_dim);
+}
+
+enum dse_status dse_config_from_gguf(const struct dse_gguf *gguf, struct dse_config *config, struct dse_error *err)
+{
+    dse_config_init(config);
+    struct reader r = {.gguf = gguf, .err = err, .status = DSE_OK};
+    struct dse_gguf_string arch = {0};
+    enum dse_status status = dse_gguf_get_string(gguf, "general.architecture", &arch, err);
+    if (status != DSE_OK) return status;
+    if (arch.data == NULL) return missing(&r, "general.architecture");
+    status = dse_config_set_arch(config, arch.data, arch.bytes, dse_gguf_path(gguf), "general.architecture", err);
+    if (status != DSE_OK) return status;
+    r.arch = config->arch_name;
+    config->rope.pairs = config->arch == DSE_ARCH_LLAMA ? DSE_ROPE_INTERLEAVED : DSE_ROPE_HALF;
+
+    config->n_layers = require_int(&r, "block_count", DSE_MAX_LAYERS);
+    config->context_length = require_int(&r, "context_length", DSE_MAX_CONTEXT);
+    config->n_embd = require_int(&r, "embedding_length", DSE_MAX_EMBD);
+    config->n_ff = require_int(&r, "feed_forward_length", DSE_MAX_FF);
+    config->n_heads = require_int(&r, "attention.head_count", DSE_MAX_HEADS);
+    config->n_kv_heads = read_int(&r, "attention.head_count_kv", 1, DSE_MAX_HEADS, 0);
+    config->head_dim = read_int(&r, "attention.key_length", 1, DSE_MAX_HEAD, 0);
+    if (r.status == DSE_OK && !has(&r, "attention.layer_norm_rms_epsilon")) {
+        char key[96];
+        r.status = missing(&r, key_of(&r, "attention.layer_norm_rms_epsilon", key));
+    }
+    config->rms_eps = (float)read_number(&r, "attention.layer_norm_rms_epsilon", 0);
+    config->rope.theta = read_number(&r, "rope.freq_base", config->rope.theta);
+    config->rope.dimensions = read_int(&r, "rope.dimension_count", 1, DSE_MAX_HEAD, 0);
+    read_scaling(&r, &config->rope);
+    read_vocab(&r, config);
+    read_names(&r, config);
+    read_stops(&r, config);
+    if (r.status != DSE_OK) return r.status;
+    config->tied_embeddings = dse_gguf_tensor(gguf, "output.weight") == NULL;
+
+    char prefix[40];
+    snprintf(prefix, sizeof prefix, "%s.", config->arch_name);
+    const struct dse_config_names names = {.file = dse_gguf_path(gguf),
+                                           .prefix = prefix,
+                                           .n_embd = "embedding_length",
+                                           .n_heads = "attention.head_count",
+                                           .n_kv_heads = "attention.head_count_kv",
+                                           .head_dim = "attention.key_length",
+                                           .rms_eps = "attention.layer_norm_rms_epsilon",
+                                           .rope_theta = "rope.freq_base",
+                                           .rope_dimensions = "rope.dimension_count",
+                                           .rope_factor = "rope.scaling.factor",
+                                           .rope_original = "rope.scaling.original_context_length",
+                                           .rope_low = "",
+                                           .rope_high = "",
+                                           .rope_beta_fast = "rope.scaling.yarn_beta_fast",
+                                           .rope_beta_slow = "rope.scaling.yarn_beta_slow",
+                                           .rope_attention_factor = "rope.scaling.yarn_attn_factor"};
+    if ((status = dse_config_check(config, &names, err)) != DSE_OK) return status;
+    refuse_variants(&r, config);
+    if (r.status != DSE_OK) return r.status;
+    if (config->arch == DSE_ARCH_LLAMA && config->rope.theta == 100000 && config->context_length == 16384 &&
+        config->rope.scaling == DSE_ROPE_NONE)
+        dse_log(DSE_LOG_WARN, "model",
+                "%s: looks like a very old DeepSeek-Coder conversion without its rope scaling (linear, factor 4); the "
+                "output will be wrong: convert the model again",
+                dse_gguf_path(gguf));
+    return DSE_OK;
+}
