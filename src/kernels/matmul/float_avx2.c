@@ -1,0 +1,82 @@
+/* Matmul of F32, F16 and BF16 weights with f32 activations, AVX2. Called through matmul.c; the result is that of
+ * float_scalar.c: one fma per column, ascending, in every lane.
+ */
+#include "kernels/matmul/tile_avx2.h"
+
+enum float_kind { KIND_F32, KIND_F16, KIND_BF16 };
+
+#define MAX_NY 6
+#define MAX_NP 4
+
+/* Weights of column k, rows 8h..8h+7. */
+DSE_INLINE __m256 load_weights(const uint8_t *panel, size_t k, int h, enum float_kind kind)
+{
+    if (kind == KIND_F32) return _mm256_loadu_ps((const float *)(const void *)(panel + 64 * k + 32 * (size_t)h));
+    if (kind == KIND_F16) return load_f16(panel + 32 * k, h);
+    __m128i bits = _mm_loadu_si128((const __m128i *)(panel + 32 * k + 16 * (size_t)h));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+
+/* np panels times ny rows; with one row several panels give the independent sums that hide the latency of fma. */
+DSE_INLINE void float_tile(const struct dse_matmul_job *job, size_t p, size_t i, int np, int ny, enum float_kind kind)
+{
+    const float *x[MAX_NY];
+    __m256 acc[MAX_NP][MAX_NY][2];
+    for (int j = 0; j < ny; j++)
+        x[j] = job->act->x + (job->first_row + i + (size_t)j) * job->act->stride;
+    for (int q = 0; q < np; q++)
+        for (int j = 0; j < ny; j++)
+            acc[q][j][0] = acc[q][j][1] = _mm256_setzero_ps();
+    for (size_t k = 0; k < job->cols; k++) {
+        for (int q = 0; q < np; q++) {
+            const uint8_t *panel = job->panels + (p + (size_t)q) * job->panel_bytes;
+            __m256 w0 = load_weights(panel, k, 0, kind), w1 = load_weights(panel, k, 1, kind);
+            for (int j = 0; j < ny; j++) {
+                __m256 v = _mm256_broadcast_ss(x[j] + k);
+                acc[q][j][0] = _mm256_fmadd_ps(w0, v, acc[q][j][0]);
+                acc[q][j][1] = _mm256_fmadd_ps(w1, v, acc[q][j][1]);
+            }
+        }
+    }
+    for (int q = 0; q < np; q++)
+        for (int j = 0; j < ny; j++) {
+            float *out = job->out + ((p + (size_t)q) * job->n_rows + i + (size_t)j) * DSE_PANEL_ROWS;
+            _mm256_storeu_ps(out, acc[q][j][0]);
+            _mm256_storeu_ps(out + 8, acc[q][j][1]);
+        }
+}
+
+DSE_INLINE void run(const struct dse_matmul_job *job, enum float_kind kind)
+{
+    size_t p = 0;
+    if (job->n_rows == 1)
+        for (; p + MAX_NP <= job->n_panels; p += MAX_NP)
+            float_tile(job, p, 0, MAX_NP, 1, kind);
+    for (; p < job->n_panels; p++) {
+        for (size_t i = 0; i < job->n_rows; i += MAX_NY) {
+            switch (job->n_rows - i) {
+            case 1: float_tile(job, p, i, 1, 1, kind); break;
+            case 2: float_tile(job, p, i, 1, 2, kind); break;
+            case 3: float_tile(job, p, i, 1, 3, kind); break;
+            case 4: float_tile(job, p, i, 1, 4, kind); break;
+            case 5: float_tile(job, p, i, 1, 5, kind); break;
+            default: float_tile(job, p, i, 1, 6, kind); break;
+            }
+        }
+    }
+}
+
+void dse_matmul_f32_avx2(const struct dse_matmul_job *job)
+{
+    run(job, KIND_F32);
+}
+
+void dse_matmul_f16_avx2(const struct dse_matmul_job *job)
+{
+    run(job, KIND_F16);
+}
+
+void dse_matmul_bf16_avx2(const struct dse_matmul_job *job)
+{
+    run(job, KIND_BF16);
+}
