@@ -2,7 +2,11 @@
  *
  * Order: bias and penalties on the raw logits -> mask -> (greedy | temperature, top-k, top-p, min-p -> draw). The draw is
  * Philox(seed, sequence, position), so a replay gives the same token. Buffers are taken at creation; sampling never
- * allocates. Touches the full vocabulary as few times as possible.
+ * allocates. Touches the full vocabulary as few times as possible. The same bits come out on every instruction set.
+ *
+ * Greedy means temperature below 1e-5, top_k 1 or top_p 0: the largest logit, of equal ones the lowest id. top-k keeps
+ * exactly k (lower ids first), top-p the fewest tokens whose probabilities after top-k reach p, min-p what has at least
+ * min_p times the largest probability. NaN logits are never chosen; values out of range are DSE_ERR_INVALID at creation.
  */
 #ifndef DSE_ENGINE_SAMPLER_H
 #define DSE_ENGINE_SAMPLER_H
@@ -27,7 +31,8 @@ void dse_sampler_observe(struct dse_sampler *sampler, const int32_t *ids, int co
 
 struct dse_sample {
     int32_t token;
-    float logprob;                 /* log-softmax of the raw logits (before penalties, as OpenAI reports) */
+    float logprob;                 /* log-softmax over all n_vocab raw logits (before penalties, as OpenAI reports);
+                                    * 0 when params ask for no logprobs */
     int n_top;                     /* filled when params asked for top_logprobs */
     struct dse_token_logprob top[DSE_MAX_TOP_LOGPROBS]; /* descending */
 };

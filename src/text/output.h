@@ -2,6 +2,12 @@
  *
  * Runs between the sampler and the client. Text that may still turn into a stop string or a tag is held back; nothing
  * is lost or sent twice, however the text is cut into tokens. Never allocates after creation.
+ *
+ * Stop strings are looked for in the raw text of the whole output, reasoning and tags included, in every format. The
+ * one that is complete first ends the output; of several that end at the same byte, the longest.
+ *
+ * Reasoning (DSE_REASONING_DEEPSEEK): an opening tag counts only at the very start, after white space; later tags in the
+ * content are text. Newlines after the opening tag and around the closing tag are dropped.
  */
 #ifndef DSE_TEXT_OUTPUT_H
 #define DSE_TEXT_OUTPUT_H
@@ -40,11 +46,12 @@ DSE_MUST_CHECK enum dse_status dse_output_create(const struct dse_output_options
 void dse_output_free(struct dse_output *output);
 
 /* Feeds the bytes of one token. Returns false when a stop string was completed (its text and all after are dropped);
- * *stop_index then tells which. */
+ * *stop_index then tells which. All text before it has then gone out; later calls do nothing and return true. */
 bool dse_output_feed(struct dse_output *output, const char *bytes, size_t count, int *stop_index);
 /* End of generation: what was held back goes out; a left-over partial character becomes U+FFFD once. */
 void dse_output_finish(struct dse_output *output);
-/* Tokens fed while inside reasoning (for usage.completion_tokens_details). */
+/* Tokens fed while inside reasoning, the one that closes it included (for usage.completion_tokens_details); always 0
+ * without a reasoning split. */
 int dse_output_reasoning_tokens(const struct dse_output *output);
 bool dse_output_in_reasoning(const struct dse_output *output);
 
