@@ -21,8 +21,11 @@ struct tile_act {
     const int16_t *half_sums[4];
 };
 
-/* One panel times ny (1..4) rows, out [ny][16]. */
-typedef void dse_tile_fn(const uint8_t *panel, size_t blocks, const struct tile_act *act, int ny, float *out);
+/* Adds block b of 32 columns of a panel times ny (1..4) rows to the accumulators, rows 8h..8h+7 in acc[j][h]. */
+typedef void tile_block_fn(const uint8_t *panel, size_t b, const struct tile_act *act, int ny, __m256 (*acc)[2]);
+
+/* Panels read side by side with one activation row: a core gets more out of the memory from several streams. */
+#define TILE_STREAMS 4
 
 DSE_INLINE __m256i load_256(const void *p)
 {
@@ -64,27 +67,70 @@ DSE_INLINE __m256i pair_u8(const uint8_t *first, const uint8_t *second, int h)
     return _mm256_or_si256(a, _mm256_slli_epi32(b, 16));
 }
 
-DSE_INLINE void run_tiles(const struct dse_matmul_job *job, dse_tile_fn *tile)
+/* Rows first..first+n-1; pointers past n repeat the last row. */
+DSE_INLINE void set_rows(const struct dse_matmul_job *job, size_t first, size_t n, struct tile_act *act)
 {
     const size_t blocks = job->cols / DSE_ACT_BLOCK;
+    for (size_t j = 0; j < 4; j++) {
+        size_t m = job->first_row + first + (j < n ? j : n - 1);
+        act->values[j] = job->act->values + m * job->cols;
+        act->scales[j] = job->act->scales + m * blocks;
+        act->sums[j] = job->act->sums + m * blocks;
+        act->half_sums[j] = job->act->half_sums + m * 2 * blocks;
+    }
+}
+
+DSE_INLINE void run_tile(const uint8_t *panel, size_t blocks, const struct tile_act *act, int ny, float *out,
+                         tile_block_fn *add_block)
+{
+    __m256 acc[4][2];
+    for (int j = 0; j < ny; j++)
+        acc[j][0] = acc[j][1] = _mm256_setzero_ps();
+    for (size_t b = 0; b < blocks; b++)
+        add_block(panel, b, act, ny, acc);
+    for (int j = 0; j < ny; j++)
+        for (int h = 0; h < 2; h++)
+            _mm256_storeu_ps(out + j * DSE_PANEL_ROWS + 8 * h, acc[j][h]);
+}
+
+DSE_INLINE void run_one_row(const struct dse_matmul_job *job, tile_block_fn *add_block)
+{
+    const size_t blocks = job->cols / DSE_ACT_BLOCK;
+    struct tile_act act;
+    set_rows(job, 0, 1, &act);
+    for (size_t p = 0; p < job->n_panels; p += TILE_STREAMS) {
+        size_t streams = job->n_panels - p < TILE_STREAMS ? job->n_panels - p : TILE_STREAMS;
+        __m256 acc[TILE_STREAMS][1][2];
+        for (int q = 0; q < TILE_STREAMS; q++)
+            acc[q][0][0] = acc[q][0][1] = _mm256_setzero_ps();
+        for (size_t b = 0; b < blocks; b++)
+#pragma GCC unroll 1
+            for (size_t q = 0; q < streams; q++)
+                add_block(job->panels + (p + q) * job->panel_bytes, b, &act, 1, acc[q]);
+        for (size_t q = 0; q < streams; q++)
+            for (int h = 0; h < 2; h++)
+                _mm256_storeu_ps(job->out + (p + q) * DSE_PANEL_ROWS + 8 * h, acc[q][0][h]);
+    }
+}
+
+DSE_INLINE void run_blocks(const struct dse_matmul_job *job, tile_block_fn *add_block)
+{
+    const size_t blocks = job->cols / DSE_ACT_BLOCK;
+    if (job->n_rows == 1) {
+        run_one_row(job, add_block);
+        return;
+    }
     for (size_t p = 0; p < job->n_panels; p++) {
         const uint8_t *panel = job->panels + p * job->panel_bytes;
-        float *out = job->out + p * job->n_rows * DSE_PANEL_ROWS;
         for (size_t i = 0; i < job->n_rows; i += 4) {
-            size_t left = job->n_rows - i;
+            float *out = job->out + (p * job->n_rows + i) * DSE_PANEL_ROWS;
             struct tile_act act;
-            for (size_t j = 0; j < 4; j++) {
-                size_t m = job->first_row + i + (j < left ? j : left - 1);
-                act.values[j] = job->act->values + m * job->cols;
-                act.scales[j] = job->act->scales + m * blocks;
-                act.sums[j] = job->act->sums + m * blocks;
-                act.half_sums[j] = job->act->half_sums + m * 2 * blocks;
-            }
-            switch (left) {
-            case 1: tile(panel, blocks, &act, 1, out + i * DSE_PANEL_ROWS); break;
-            case 2: tile(panel, blocks, &act, 2, out + i * DSE_PANEL_ROWS); break;
-            case 3: tile(panel, blocks, &act, 3, out + i * DSE_PANEL_ROWS); break;
-            default: tile(panel, blocks, &act, 4, out + i * DSE_PANEL_ROWS); break;
+            set_rows(job, i, job->n_rows - i, &act);
+            switch (job->n_rows - i) {
+            case 1: run_tile(panel, blocks, &act, 1, out, add_block); break;
+            case 2: run_tile(panel, blocks, &act, 2, out, add_block); break;
+            case 3: run_tile(panel, blocks, &act, 3, out, add_block); break;
+            default: run_tile(panel, blocks, &act, 4, out, add_block); break;
             }
         }
     }

@@ -38,76 +38,67 @@ DSE_INLINE void load_block(const uint8_t *panel, size_t b, enum u4_kind kind, st
     }
 }
 
-DSE_INLINE void u4_tile(const uint8_t *panel, size_t blocks, const struct tile_act *act, int ny, float *out,
-                        enum u4_kind kind)
+DSE_INLINE void add_block(const uint8_t *panel, size_t b, const struct tile_act *act, int ny, __m256 (*acc)[2],
+                          enum u4_kind kind)
 {
     const __m256i low_mask = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
-    __m256 acc[4][2];
+    struct u4_block block;
+    __m256i sum[4][2];
+    load_block(panel, b, kind, &block);
     for (int j = 0; j < ny; j++)
-        acc[j][0] = acc[j][1] = _mm256_setzero_ps();
-
-    for (size_t b = 0; b < blocks; b++) {
-        struct u4_block block;
-        __m256i sum[4][2];
-        load_block(panel, b, kind, &block);
-        for (int j = 0; j < ny; j++)
-            sum[j][0] = sum[j][1] = _mm256_setzero_si256();
+        sum[j][0] = sum[j][1] = _mm256_setzero_si256();
 #pragma GCC unroll 4
-        for (int v = 0; v < 4; v++) {
-            __m256i w0 = load_256(block.quants + 64 * v), w1 = load_256(block.quants + 64 * v + 32);
-            __m256i low0 = _mm256_and_si256(w0, low_mask), low1 = _mm256_and_si256(w1, low_mask);
-            __m256i high0 = _mm256_and_si256(_mm256_srli_epi16(w0, 4), low_mask);
-            __m256i high1 = _mm256_and_si256(_mm256_srli_epi16(w1, 4), low_mask);
+    for (int v = 0; v < 4; v++) {
+        __m256i w0 = load_256(block.quants + 64 * v), w1 = load_256(block.quants + 64 * v + 32);
+        __m256i low0 = _mm256_and_si256(w0, low_mask), low1 = _mm256_and_si256(w1, low_mask);
+        __m256i high0 = _mm256_and_si256(_mm256_srli_epi16(w0, 4), low_mask);
+        __m256i high1 = _mm256_and_si256(_mm256_srli_epi16(w1, 4), low_mask);
 #pragma GCC unroll 4
-            for (int j = 0; j < ny; j++) {
-                const int8_t *a = act->values[j] + 32 * b + 4 * v;
-                __m256i a_low = broadcast_4(a), a_high = broadcast_4(a + 16);
-                sum[j][0] = _mm256_add_epi16(sum[j][0], _mm256_maddubs_epi16(low0, a_low));
-                sum[j][1] = _mm256_add_epi16(sum[j][1], _mm256_maddubs_epi16(low1, a_low));
-                sum[j][0] = _mm256_add_epi16(sum[j][0], _mm256_maddubs_epi16(high0, a_high));
-                sum[j][1] = _mm256_add_epi16(sum[j][1], _mm256_maddubs_epi16(high1, a_high));
-            }
-        }
         for (int j = 0; j < ny; j++) {
-            __m256 scale = _mm256_broadcast_ss(act->scales[j] + b), total = _mm256_broadcast_ss(act->sums[j] + b);
-            for (int h = 0; h < 2; h++) {
-                __m256 isum = _mm256_cvtepi32_ps(_mm256_madd_epi16(sum[j][h], ones));
-                acc[j][h] = _mm256_fmadd_ps(isum, _mm256_mul_ps(block.d[h], scale), acc[j][h]);
-                acc[j][h] = _mm256_fmadd_ps(block.m[h], total, acc[j][h]);
-            }
+            const int8_t *a = act->values[j] + 32 * b + 4 * v;
+            __m256i a_low = broadcast_4(a), a_high = broadcast_4(a + 16);
+            sum[j][0] = _mm256_add_epi16(sum[j][0], _mm256_maddubs_epi16(low0, a_low));
+            sum[j][1] = _mm256_add_epi16(sum[j][1], _mm256_maddubs_epi16(low1, a_low));
+            sum[j][0] = _mm256_add_epi16(sum[j][0], _mm256_maddubs_epi16(high0, a_high));
+            sum[j][1] = _mm256_add_epi16(sum[j][1], _mm256_maddubs_epi16(high1, a_high));
         }
     }
-    for (int j = 0; j < ny; j++)
-        for (int h = 0; h < 2; h++)
-            _mm256_storeu_ps(out + j * DSE_PANEL_ROWS + 8 * h, acc[j][h]);
+    for (int j = 0; j < ny; j++) {
+        __m256 scale = _mm256_broadcast_ss(act->scales[j] + b), total = _mm256_broadcast_ss(act->sums[j] + b);
+        for (int h = 0; h < 2; h++) {
+            __m256 isum = _mm256_cvtepi32_ps(_mm256_madd_epi16(sum[j][h], ones));
+            acc[j][h] = _mm256_fmadd_ps(isum, _mm256_mul_ps(block.d[h], scale), acc[j][h]);
+            acc[j][h] = _mm256_fmadd_ps(block.m[h], total, acc[j][h]);
+        }
+    }
 }
 
-DSE_INLINE void tile_u4(const uint8_t *panel, size_t blocks, const struct tile_act *act, int ny, float *out)
+DSE_INLINE void add_u4(const uint8_t *panel, size_t b, const struct tile_act *act, int ny, __m256 (*acc)[2])
 {
-    u4_tile(panel, blocks, act, ny, out, KIND_U4);
+    add_block(panel, b, act, ny, acc, KIND_U4);
 }
 
-DSE_INLINE void tile_u4s(const uint8_t *panel, size_t blocks, const struct tile_act *act, int ny, float *out)
+DSE_INLINE void add_u4s(const uint8_t *panel, size_t b, const struct tile_act *act, int ny, __m256 (*acc)[2])
 {
-    u4_tile(panel, blocks, act, ny, out, KIND_U4S);
+    add_block(panel, b, act, ny, acc, KIND_U4S);
 }
 
-DSE_INLINE void tile_u4k(const uint8_t *panel, size_t blocks, const struct tile_act *act, int ny, float *out)
+DSE_INLINE void add_u4k(const uint8_t *panel, size_t b, const struct tile_act *act, int ny, __m256 (*acc)[2])
 {
-    u4_tile(panel, blocks, act, ny, out, KIND_U4K);
+    add_block(panel, b, act, ny, acc, KIND_U4K);
 }
 
 void dse_matmul_u4_avx2(const struct dse_matmul_job *job)
 {
-    run_tiles(job, tile_u4);
+    run_blocks(job, add_u4);
 }
 
 void dse_matmul_u4s_avx2(const struct dse_matmul_job *job)
 {
-    run_tiles(job, tile_u4s);
+    run_blocks(job, add_u4s);
 }
 
 void dse_matmul_u4k_avx2(const struct dse_matmul_job *job)
 {
-    run_tiles(job, tile_u4k);
+    run_blocks(job, add_u4k);
 }
