@@ -1,0 +1,139 @@
+/* UTF-8, JSON limits, errors, random numbers. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/alloc.h"
+#include "base/json.h"
+#include "base/random.h"
+#include "base/utf8.h"
+
+static void every_code_point_survives_encoding(void **state)
+{
+    for (uint32_t c = 0; c <= 0x110000; c++) {
+        char text[4];
+        size_t used, n = dse_utf8_encode(c, text);
+        bool valid = c <= 0x10FFFF && !(c >= 0xD800 && c <= 0xDFFF);
+        assert_int_equal(n > 0, valid);
+        if (!valid) continue;
+        assert_int_equal(dse_utf8_decode(text, n, &used), c);
+        assert_int_equal(used, n);
+        for (size_t cut = 1; cut < n; cut++)
+            assert_int_equal(dse_utf8_incomplete_suffix(text, cut), cut);
+        assert_int_equal(dse_utf8_incomplete_suffix(text, n), 0);
+    }
+}
+
+/* Lengths of maximal invalid parts as in the Unicode standard, table 3-8. */
+static void invalid_utf8_is_cut_at_maximal_subparts(void **state)
+{
+    static const char text[] = "\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41";
+    static const size_t lengths[] = {2, 1, 3, 2, 1};
+    size_t at = 0;
+    for (int i = 0; i < 5; i++) {
+        size_t used;
+        uint32_t c = dse_utf8_decode(text + at, sizeof text - 1 - at, &used);
+        assert_int_equal(used, lengths[i]);
+        assert_int_equal(c, i == 4 ? 0x41 : DSE_UTF8_INVALID);
+        at += used;
+    }
+    static const char *const bad[] = {"\xC0\xAF",         "\xE0\x80\x80",     "\xED\xA0\x80",
+                                      "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\x80"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_false(dse_utf8_valid(bad[i], strlen(bad[i])));
+    assert_true(dse_utf8_valid("na\xC3\xAFve \xF0\x9F\xA7\xAA", 11));
+    assert_int_equal(dse_utf8_incomplete_suffix("a\xFF", 2), 0);
+    assert_int_equal(dse_utf8_incomplete_suffix("\xF0\x9F", 2), 2);
+}
+
+static enum dse_status parse(const char *text, struct dse_error *err)
+{
+    json_t *value;
+    enum dse_status status = dse_json_parse(text, strlen(text), "body", &value, err);
+    json_decref(value);
+    return status;
+}
+
+static void json_rejects_nesting_past_limit(void **state)
+{
+    char text[2 * 4000 + 1];
+    struct dse_error err;
+    for (int depth = 1; depth <= 4000; depth += depth < 140 ? 1 : 500) {
+        memset(text, '[', (size_t)depth);
+        memset(text + depth, ']', (size_t)depth);
+        text[2 * depth] = '\0';
+        assert_int_equal(parse(text, &err), depth <= DSE_JSON_MAX_DEPTH ? DSE_OK : DSE_ERR_LIMIT);
+    }
+    assert_int_equal(parse("{\"a\":\"[[[[\\\"[[[[\"}", &err), DSE_OK);
+}
+
+static void json_rejects_duplicates_bad_utf8_and_rest(void **state)
+{
+    static const char *const bad[] = {"",     "{",   "{\"a\":1,\"a\":2}", "\"\xFF\"", "{} x",
+                                      "[1,]", "NaN", "\"\\ud800\"",       "1e999"};
+    struct dse_error err;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(parse(bad[i], &err), DSE_ERR_INVALID);
+        assert_non_null(strstr(err.message, "body"));
+    }
+    assert_int_equal(parse("\xEF\xBB\xBF{\"a\":9007199254740993}", &err), DSE_OK);
+}
+
+static void errors_keep_status_place_and_text(void **state)
+{
+    struct dse_error err;
+    assert_int_equal(dse_fail_at(&err, DSE_ERR_CORRUPT, "x.gguf", 12, "bad %s", "magic"), DSE_ERR_CORRUPT);
+    assert_string_equal(err.message, "bad magic");
+    assert_string_equal(err.file, "x.gguf");
+    assert_int_equal(err.offset, 12);
+    assert_int_equal(dse_fail(&err, DSE_ERR_IO, "after: %s", err.message), DSE_ERR_IO); /* may quote itself */
+    assert_string_equal(err.message, "after: bad magic");
+    assert_int_equal(dse_fail(NULL, DSE_ERR_BUSY, "nobody listens"), DSE_ERR_BUSY);
+    assert_int_equal(dse_status_exit_code(DSE_ERR_NO_MEMORY), 5);
+    assert_int_equal(dse_status_http(DSE_ERR_BUSY), 429);
+    for (int s = 0; s < DSE_STATUS_COUNT; s++)
+        assert_true(strlen(dse_status_name((enum dse_status)s)) > 0);
+}
+
+/* Known answers published with the Random123 library (kat_vectors, philox4x32 10 rounds). */
+static void philox_gives_the_published_numbers(void **state)
+{
+    static const struct {
+        uint32_t counter[4], key[2], out[4];
+    } known[] = {
+        {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+         {0xffffffff, 0xffffffff},
+         {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        uint32_t out[4];
+        dse_philox((uint64_t)known[i].key[1] << 32 | known[i].key[0], known[i].counter, out);
+        assert_memory_equal(out, known[i].out, sizeof out);
+    }
+    double u = dse_philox_uniform(1, 2, 3);
+    assert_true(u >= 0 && u < 1);
+    assert_true(u == dse_philox_uniform(1, 2, 3));
+    assert_true(u != dse_philox_uniform(1, 2, 4));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_code_point_survives_encoding),
+        cmocka_unit_test(invalid_utf8_is_cut_at_maximal_subparts),
+        cmocka_unit_test(json_rejects_nesting_past_limit),
+        cmocka_unit_test(json_rejects_duplicates_bad_utf8_and_rest),
+        cmocka_unit_test(errors_keep_status_place_and_text),
+        cmocka_unit_test(philox_gives_the_published_numbers),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,37 @@
+#!/bin/sh
+# The checks that read the sources: format, layers, headers alone, banned functions, exported symbols, clang-tidy.
+# usage: tools/check.sh BUILD_FOLDER   (a configured and built Meson folder)
+set -eu
+build=$1
+sources=$(git ls-files 'src/*.c' 'src/*.h' 'include/*.h' 'tests/*.c' 'tests/*.h')
+failed=0
+step() { echo "check: $1" >&2; }
+
+step "format"
+# shellcheck disable=SC2086
+clang-format --dry-run --Werror $sources || failed=1
+
+step "layers"
+python3 tools/check_layers.py || failed=1
+
+step "headers compile alone"
+for header in $(git ls-files 'src/*.h' 'include/*.h'); do
+    echo "#include \"$header\"" | gcc -std=gnu17 -D_GNU_SOURCE -Wall -Wextra -Wno-unused-parameter -Wno-unused-function \
+        -Werror -fsyntax-only -Iinclude -Isrc -I. $(pkg-config --cflags jansson) -x c - || failed=1
+done
+
+step "banned functions"
+if grep -nE '\b(strcpy|strcat|sprintf|vsprintf|gets|strtok|atoi|atol|atof|alloca)\(' $sources; then failed=1; fi
+# Only base/alloc.c talks to malloc.
+if grep -nE '(^|[^_a-z])(malloc|calloc|realloc|free|strdup)\(' $(git ls-files 'src/*.c' | grep -v base/alloc.c); then failed=1; fi
+# Nothing below cli/ prints or exits.
+if grep -nE '(^|[^_a-z])(printf|puts|putchar|exit|_exit)\(' $(git ls-files 'src/*.c' | grep -v '^src/cli/'); then failed=1; fi
+
+step "symbols"
+python3 tools/check_symbols.py "$build" || failed=1
+
+step "clang-tidy"
+clang-tidy --quiet -p "$build" $(git ls-files 'src/*.c') 2>/dev/null | grep -E 'warning:|error:' && failed=1
+
+[ $failed = 0 ] && echo "all checks passed"
+exit $failed

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Runs all tests of a build folder: the C tests through Meson, then the Python tests of tests/api in a virtual
+environment of their own. Ends with the line `N passed, N failed`.
+
+usage: run_tests.py BUILD_FOLDER
+"""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+import venv
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+API = ROOT / "tests" / "api"
+
+
+def run_c_tests(build):
+    """Counts cases inside each executable, not executables."""
+    started = time.monotonic()
+    log = build / "meson-logs" / "testlog.json"
+    log.unlink(missing_ok=True)
+    subprocess.run(["meson", "test", "-C", str(build), "--no-rebuild", "--quiet"], check=False)
+    passed = failed = 0
+    for line in log.read_text(errors="replace").splitlines() if log.is_file() else []:
+        row = json.loads(line)
+        text = row.get("stdout", "") + row.get("stderr", "")
+        good = sum(int(n) for n in re.findall(r"\[  PASSED  \] (\d+) test", text))
+        bad = sum(int(n) for n in re.findall(r"\[  FAILED  \] (\d+) test", text))
+        if row["result"] != "OK":
+            bad = max(bad, 1)
+            print(f"--- FAILED {row['name']} ({row['result']})\n{text[-6000:]}")
+        elif good == 0:
+            good = 1
+        passed, failed = passed + good, failed + bad
+    if passed + failed == 0:
+        failed = 1
+    print(f"C tests: {passed} passed, {failed} failed in {time.monotonic() - started:.0f} s", flush=True)
+    return passed, failed
+
+
+def python_environment(build):
+    """Creates build/venv and installs tests/api/requirements.txt once."""
+    folder = build.parent / "venv"
+    python = folder / "bin" / "python"
+    wanted = (API / "requirements.txt").read_text()
+    stamp = folder / "requirements.txt"
+    if not (stamp.is_file() and stamp.read_text() == wanted):
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r",
+                        API / "requirements.txt"], check=True)
+        stamp.write_text(wanted)
+    return python
+
+
+def run_python_tests(build):
+    started = time.monotonic()
+    python = python_environment(build)
+    model = subprocess.run([sys.executable, ROOT / "tools" / "fetch_model.py"], check=True, stdout=subprocess.PIPE,
+                           text=True).stdout.strip()
+    environment = dict(os.environ, DSE_BINARY=str(build / "src" / "cli" / "deepseek-edge"), DSE_TEST_MODEL=model,
+                       DSE_TEST_BUILD=str(build), DSE_TEST_DATA=str(ROOT / "tests" / "data"),
+                       DSE_TEST_UNPACKED=str(build / "tests" / "unpacked"), PYTHONDONTWRITEBYTECODE="1")
+    result = subprocess.run([python, "-m", "pytest", "-q", "-x" if os.environ.get("FAIL_FAST") else "-q",
+                             "-p", "no:cacheprovider", str(ROOT / "tests")], env=environment, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
+    print(result.stdout[-20000:])
+    counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|errors?|skipped)", result.stdout[-400:])}
+    failed = counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0)
+    if result.returncode != 0 and failed == 0:
+        failed = 1
+    print(f"Python tests: {counts.get('passed', 0)} passed, {failed} failed in {time.monotonic() - started:.0f} s")
+    return counts.get("passed", 0), failed
+
+
+def main():
+    build = pathlib.Path(sys.argv[1]).resolve()
+    results = [run_c_tests(build), run_python_tests(build)]
+    passed, failed = (sum(column) for column in zip(*results))
+    print(f"{passed} passed, {failed} failed")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
