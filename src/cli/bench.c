@@ -1,0 +1,147 @@
+/* `bench`: prefill and decode rates by depth and batch, with the CPU and its memory bandwidth beside them. */
+#include <dse/dse.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cpu.h"
+#include "cli/bandwidth.h"
+#include "cli/json_out.h"
+#include "cli/model_arguments.h"
+#include "cli/verbs.h"
+
+#define MAX_REPEATS 1000
+
+struct row {
+    struct dse_bench_spec spec;
+    double median, slowest, fastest; /* tokens per second over all sequences */
+};
+
+struct bench {
+    const struct dse_options *options;
+    struct dse_model *model;
+    struct dse_model_info info;
+    double bandwidth; /* bytes per second */
+    const char *format;
+    json_t *rows; /* json format: collected */
+};
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static enum dse_status measure(struct bench *bench, struct row *row, struct dse_error *err)
+{
+    static double rates[MAX_REPEATS];
+    int repeats = (int)dse_opt_int(bench->options, DSE_OPT_REPEAT);
+    double tokens = (double)row->spec.n_seqs * (row->spec.n_prompt > 0 ? row->spec.n_prompt : row->spec.n_gen);
+    /* One run before the first that counts: pages, caches and clock settle. */
+    for (int i = -1; i < repeats; i++) {
+        double seconds;
+        enum dse_status status = dse_bench_run(bench->model, &row->spec,
+                                               (int)dse_opt_int(bench->options, DSE_OPT_CHUNK), &seconds, err);
+        if (status != DSE_OK) return status;
+        if (i >= 0) rates[i] = seconds > 0 ? tokens / seconds : 0;
+    }
+    qsort(rates, (size_t)repeats, sizeof *rates, compare);
+    row->median = repeats % 2 ? rates[repeats / 2] : (rates[repeats / 2 - 1] + rates[repeats / 2]) / 2;
+    row->slowest = rates[0];
+    row->fastest = rates[repeats - 1];
+    return DSE_OK;
+}
+
+static json_t *row_json(const struct bench *bench, const struct row *row)
+{
+    char features[64];
+    dse_cpu_feature_names(dse_cpu_features(), features, sizeof features);
+    return json_pack("{s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:s, s:s, s:s, s:s, s:i, s:f}", "n_prompt",
+                     row->spec.n_prompt, "n_gen", row->spec.n_gen, "n_depth", row->spec.n_depth, "n_seqs",
+                     row->spec.n_seqs, "tokens_per_second", row->median, "slowest", row->slowest, "fastest",
+                     row->fastest, "model", bench->info.name, "quantization", bench->info.quantization, "cpu",
+                     dse_cpu_model(), "cpu_features", features, "threads", bench->info.n_threads,
+                     "bandwidth_bytes_per_second", bench->bandwidth);
+}
+
+static void print_head(const struct bench *bench)
+{
+    char features[64];
+    dse_cpu_feature_names(dse_cpu_features(), features, sizeof features);
+    if (strcmp(bench->format, "md") == 0) {
+        printf("model: %s %s %s, %.1f M parameters\ncpu: %s (%s), %d threads, %.1f GB/s read\n\n", bench->info.name,
+               bench->info.arch, bench->info.quantization, (double)bench->info.n_parameters * 1e-6, dse_cpu_model(),
+               features, bench->info.n_threads, bench->bandwidth * 1e-9);
+        printf("| test | n_prompt | n_gen | depth | seqs | tok/s | slowest | fastest "
+               "|\n|---|---|---|---|---|---|---|---|\n");
+    } else if (strcmp(bench->format, "csv") == 0) {
+        printf("n_prompt,n_gen,n_depth,n_seqs,tokens_per_second,slowest,fastest,model,quantization,cpu,cpu_features,"
+               "threads,bandwidth_bytes_per_second\n");
+    }
+}
+
+static enum dse_status print_row(struct bench *bench, const struct row *row, struct dse_error *err)
+{
+    const struct dse_bench_spec *s = &row->spec;
+    if (strcmp(bench->format, "jsonl") == 0) {
+        enum dse_status status = dse_print_json_line(row_json(bench, row), err);
+        fflush(stdout);
+        return status;
+    }
+    if (strcmp(bench->format, "json") == 0)
+        return json_array_append_new(bench->rows, row_json(bench, row)) == 0 ? DSE_OK
+                                                                             : dse_fail_memory(err, 64, "a row");
+    if (strcmp(bench->format, "csv") == 0) {
+        char features[64];
+        dse_cpu_feature_names(dse_cpu_features(), features, sizeof features);
+        printf("%d,%d,%d,%d,%.2f,%.2f,%.2f,\"%s\",%s,\"%s\",\"%s\",%d,%.0f\n", s->n_prompt, s->n_gen, s->n_depth,
+               s->n_seqs, row->median, row->slowest, row->fastest, bench->info.name, bench->info.quantization,
+               dse_cpu_model(), features, bench->info.n_threads, bench->bandwidth);
+    } else {
+        printf("| %s%d | %d | %d | %d | %d | %.1f | %.1f | %.1f |\n", s->n_prompt > 0 ? "pp" : "tg",
+               s->n_prompt > 0 ? s->n_prompt : s->n_gen, s->n_prompt, s->n_gen, s->n_depth, s->n_seqs, row->median,
+               row->slowest, row->fastest);
+    }
+    fflush(stdout);
+    return DSE_OK;
+}
+
+/* All combinations of depth, batch, and the lengths of one kind of test; a length of 0 skips it. */
+static enum dse_status run_tests(struct bench *bench, enum dse_option lengths, struct dse_error *err)
+{
+    const struct dse_option_value *depth = &bench->options->values[DSE_OPT_BENCH_DEPTH];
+    const struct dse_option_value *seqs = &bench->options->values[DSE_OPT_BENCH_SEQS];
+    const struct dse_option_value *length = &bench->options->values[lengths];
+    for (int d = 0; d < depth->count; d++) {
+        for (int b = 0; b < seqs->count; b++) {
+            for (int l = 0; l < length->count; l++) {
+                struct row row = {.spec = {.n_depth = (int)depth->ints[d], .n_seqs = (int)seqs->ints[b]}};
+                if (length->ints[l] == 0) continue;
+                *(lengths == DSE_OPT_BENCH_PROMPT ? &row.spec.n_prompt : &row.spec.n_gen) = (int)length->ints[l];
+                enum dse_status status = measure(bench, &row, err);
+                if (status == DSE_OK) status = print_row(bench, &row, err);
+                if (status != DSE_OK) return status;
+            }
+        }
+    }
+    return DSE_OK;
+}
+
+enum dse_status dse_verb_bench(const struct dse_options *options, struct dse_error *err)
+{
+    struct bench bench = {.options = options, .format = dse_opt_text(options, DSE_OPT_OUTPUT_FORMAT)};
+    enum dse_status status = dse_cli_model_open(options, dse_cli_model_name(options), &bench.model, err);
+    if (status != DSE_OK) return status;
+    dse_model_get_info(bench.model, &bench.info);
+    status = dse_measure_bandwidth(bench.info.n_threads, &bench.bandwidth, err);
+    bench.rows = json_array();
+    if (status == DSE_OK) {
+        print_head(&bench);
+        status = run_tests(&bench, DSE_OPT_BENCH_PROMPT, err);
+    }
+    if (status == DSE_OK) status = run_tests(&bench, DSE_OPT_BENCH_GEN, err);
+    if (status == DSE_OK && strcmp(bench.format, "json") == 0) status = dse_print_json(json_incref(bench.rows), err);
+    json_decref(bench.rows);
+    dse_model_unref(bench.model);
+    return status;
+}

@@ -1,0 +1,98 @@
+/* `eval --logits`: logits of every position of a list of token ids, as safetensors. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/buffer.h"
+#include "base/checked.h"
+#include "base/json.h"
+#include "cli/model_arguments.h"
+#include "cli/verbs.h"
+#include "model/safetensors.h"
+
+#define MAX_IDS_BYTES ((size_t)64 << 20)
+
+static enum dse_status read_ids_json(const char *path, json_t **root, struct dse_error *err)
+{
+    if (strcmp(path, "-") != 0) return dse_json_read(path, MAX_IDS_BYTES, root, err);
+    struct dse_buffer text;
+    char block[65536];
+    dse_buffer_init(&text, DSE_MEM_MISC, MAX_IDS_BYTES);
+    for (size_t n; (n = fread(block, 1, sizeof block, stdin)) > 0;)
+        dse_buffer_append(&text, block, n);
+    enum dse_status status = text.failed
+                                 ? dse_fail(err, DSE_ERR_LIMIT, "standard input is too long")
+                                 : dse_json_parse(dse_buffer_text(&text), text.length, "standard input", root, err);
+    dse_buffer_deinit(&text);
+    return status;
+}
+
+/* A JSON list of ids in the vocabulary. *ids: owned (dse_free). */
+static enum dse_status read_ids(const char *path, int n_vocab, int32_t **ids, int *count, struct dse_error *err)
+{
+    json_t *root;
+    enum dse_status status = read_ids_json(path, &root, err);
+    if (status != DSE_OK) return status;
+    size_t n = json_array_size(root);
+    if (!json_is_array(root) || n == 0 || n > INT32_MAX)
+        status = dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s: expected a JSON list of token ids, not empty", path);
+    *ids = status == DSE_OK ? dse_calloc(DSE_MEM_MISC, n, sizeof **ids) : NULL;
+    if (status == DSE_OK && *ids == NULL) status = dse_fail_memory(err, n * sizeof **ids, "the ids");
+    for (size_t i = 0; status == DSE_OK && i < n; i++) {
+        const json_t *item = json_array_get(root, i);
+        json_int_t id = json_integer_value(item);
+        if (!json_is_integer(item) || id < 0 || id >= n_vocab)
+            status = dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s: element %zu is not a token id from 0 to %d", path,
+                                 i, n_vocab - 1);
+        else
+            (*ids)[i] = (int32_t)id;
+    }
+    *count = (int)n;
+    json_decref(root);
+    if (status != DSE_OK) dse_free(*ids);
+    return status;
+}
+
+enum dse_status dse_verb_eval(const struct dse_options *options, struct dse_error *err)
+{
+    const char *ids_path = dse_opt_text(options, DSE_OPT_IDS), *output = dse_opt_text(options, DSE_OPT_OUTPUT);
+    if (!dse_opt_flag(options, DSE_OPT_LOGITS))
+        return dse_fail(err, DSE_ERR_INVALID, "say what to compute: --logits; try: deepseek-edge help eval");
+    if (ids_path == NULL || output == NULL)
+        return dse_fail(err, DSE_ERR_INVALID, "eval needs --ids FILE and --output OUT.safetensors");
+    struct dse_model *model = NULL;
+    int32_t *ids = NULL;
+    float *logits = NULL;
+    int n_ids = 0;
+    size_t count, bytes;
+    struct dse_model_info info = {0};
+    enum dse_status status = dse_cli_model_open(options, dse_cli_model_name(options), &model, err);
+    if (status != DSE_OK) return status;
+    dse_model_get_info(model, &info);
+    status = read_ids(ids_path, info.n_vocab, &ids, &n_ids, err);
+    if (status == DSE_OK && n_ids > info.context_length) {
+        status = dse_fail(err, DSE_ERR_TOO_LONG, "%d ids are more than the model's context of %lld tokens", n_ids,
+                          (long long)info.context_length);
+    }
+    if (status == DSE_OK) {
+        if (!dse_mul_size((size_t)n_ids, (size_t)info.n_vocab, &count) || !dse_mul_size(count, sizeof(float), &bytes) ||
+            (logits = dse_alloc(DSE_MEM_SCRATCH, bytes)) == NULL)
+            status = dse_fail(err, DSE_ERR_NO_MEMORY, "no memory for logits of %d ids x %d; give fewer ids", n_ids,
+                              info.n_vocab);
+    }
+    if (status == DSE_OK)
+        status = dse_eval_logits(model, ids, n_ids, (int)dse_opt_int(options, DSE_OPT_CHUNK), logits, err);
+    if (status == DSE_OK) {
+        struct dse_tensor tensor = {.name = "logits",
+                                    .type = DSE_TYPE_F32,
+                                    .n_dims = 2,
+                                    .shape = {(size_t)n_ids, (size_t)info.n_vocab, 1, 1},
+                                    .data = logits,
+                                    .bytes = bytes};
+        status = dse_safetensors_write(output, &tensor, 1, err);
+    }
+    dse_free(logits);
+    dse_free(ids);
+    dse_model_unref(model);
+    return status;
+}

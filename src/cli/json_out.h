@@ -1,0 +1,14 @@
+/* One JSON value as one line (or pretty) on standard output. */
+#ifndef DSE_CLI_JSON_OUT_H
+#define DSE_CLI_JSON_OUT_H
+
+#include <jansson.h>
+
+#include "base/error.h"
+
+/* Takes value (NULL: out of memory). Prints with two blanks of indent and a newline. */
+DSE_MUST_CHECK enum dse_status dse_print_json(json_t *value, struct dse_error *err);
+/* The same compact, on one line. */
+DSE_MUST_CHECK enum dse_status dse_print_json_line(json_t *value, struct dse_error *err);
+
+#endif

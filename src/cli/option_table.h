@@ -1,0 +1,119 @@
+/* The rows of the option table; options.h says what is made of them. Only data, only included by options.h. */
+#ifndef DSE_CLI_OPTION_TABLE_H
+#define DSE_CLI_OPTION_TABLE_H
+
+/* X(id, long name, "aliases,separated", kind, value name, default, minimum, maximum, choices, verbs, help) */
+#define V_RUN          (1u << DSE_VERB_RUN)
+#define V_SERVE        (1u << DSE_VERB_SERVE)
+#define V_SHOW         (1u << DSE_VERB_SHOW)
+#define V_BENCH        (1u << DSE_VERB_BENCH)
+#define V_EVAL         (1u << DSE_VERB_EVAL)
+#define V_TOKENIZE     (1u << DSE_VERB_TOKENIZE)
+#define V_TEMPLATE     (1u << DSE_VERB_TEMPLATE)
+#define V_DEVICES      (1u << DSE_VERB_DEVICES)
+#define V_VERSION      (1u << DSE_VERB_VERSION)
+#define V_ENGINE_VERBS (V_RUN | V_SERVE)
+#define V_MODEL_VERBS  (V_RUN | V_SERVE | V_BENCH | V_EVAL)
+
+#define DSE_OPTIONS(X)                                                                                                 \
+    X(MODEL, "model", "-m", STRING, "PATH|NAME", NULL, 0, 0, NULL, V_MODEL_VERBS | V_SHOW,                             \
+      "GGUF file, Hugging Face folder, or the name of a model in the Hugging Face cache")                              \
+    X(DEVICE, "device", "-dev", STRING, "NAME", "auto", 0, 0, NULL, V_MODEL_VERBS,                                     \
+      "auto or cpu; a device that is missing is an error, never a silent fallback")                                    \
+    X(QUANTIZE, "quantize", "--quantization,-q", CHOICE, "TYPE", "auto", 0, 0,                                         \
+      "auto none awq gptq q4_0 q4_k q8_0 int8 fp16", V_MODEL_VERBS,                                                    \
+      "weight type wanted; auto takes the file as it is. This version does not convert weights")                       \
+    X(THREADS, "threads", "-t", INT, "N", "0", 0, 1024, NULL, V_MODEL_VERBS,                                           \
+      "threads that compute; 0: physical cores within affinity and container quota")                                   \
+    X(COMPUTE, "compute", "", CHOICE, "HOW", "auto", 0, 0, "auto f32", V_MODEL_VERBS,                                  \
+      "f32 computes everything in f32: reference numbers, slow")                                                       \
+    X(PACK_CACHE, "pack-cache", "", STRING, "DIR|off", NULL, 0, 0, NULL, V_MODEL_VERBS,                                \
+      "where weights in this CPU's layout are kept and mapped from; off packs into memory at each start "              \
+      "(default: $XDG_CACHE_HOME/deepseek-edge/packed)")                                                               \
+    X(MAX_MODEL_LEN, "max-model-len", "--ctx-size,-c", SIZE, "TOKENS", "0", 0, 1 << 30, NULL, V_ENGINE_VERBS,          \
+      "context of a request, prompt and output; 0: the largest that fits, at most the model's")                        \
+    X(KV_MEMORY, "kv-cache-memory", "", SIZE, "BYTES", "0", 0, INT64_MAX, NULL, V_ENGINE_VERBS,                        \
+      "size of the KV pool; 0: planned from context and free memory")                                                  \
+    X(KV_DTYPE, "kv-cache-dtype", "", CHOICE, "TYPE", "f16", 0, 0, "f16 q8_0 q4_0", V_ENGINE_VERBS,                    \
+      "type of the KV cache; this version keeps f16 only and refuses the others")                                      \
+    X(MEMORY_FRACTION, "memory-fraction", "--gpu-memory-utilization", REAL, "F", "0.9", 0.01, 1, NULL, V_ENGINE_VERBS, \
+      "share of the available memory that the plan may use")                                                           \
+    X(CHUNK, "chunk-tokens", "--max-num-batched-tokens", INT, "N", "512", 1, 8192, NULL,                               \
+      V_ENGINE_VERBS | V_BENCH | V_EVAL, "prompt tokens per forward pass; results do not depend on it")                \
+    X(GPU_LAYERS, "gpu-layers", "-ngl", INT, "N", "0", 0, 1 << 20, NULL, V_MODEL_VERBS,                                \
+      "layers on a GPU; this version has no GPU support and refuses any but 0")                                        \
+    X(CHAT_TEMPLATE, "chat-template", "", STRING, "FILE", NULL, 0, 0, NULL, V_ENGINE_VERBS | V_TEMPLATE,               \
+      "Jinja chat template to use instead of the model's")                                                             \
+    X(PROMPT, "prompt", "-p", STRING, "TEXT", NULL, 0, 0, NULL, V_RUN, "prompt; may also follow the model")            \
+    X(FILE, "file", "-f", STRING, "FILE", NULL, 0, 0, NULL, V_RUN,                                                     \
+      "read the prompt from a file, - for standard input")                                                             \
+    X(SYSTEM, "system", "-s", STRING, "TEXT", NULL, 0, 0, NULL, V_RUN, "system message")                               \
+    X(RAW, "raw", "", FLAG, NULL, NULL, 0, 0, NULL, V_RUN, "complete the prompt as it is, without the chat template")  \
+    X(N_PREDICT, "max-tokens", "-n,--n-predict", INT, "N", "-1", -1, 1 << 30, NULL, V_RUN,                             \
+      "longest answer in tokens; -1: to the end of the context")                                                       \
+    X(TEMPERATURE, "temp", "--temperature", REAL, "F", "0.7", 0, 100, NULL, V_RUN,                                     \
+      "0 always takes the likeliest token")                                                                            \
+    X(TOP_P, "top-p", "", REAL, "F", "0.95", 0, 1, NULL, V_RUN, "smallest set of tokens with this much probability")   \
+    X(TOP_K, "top-k", "", INT, "N", "0", 0, 1 << 20, NULL, V_RUN, "only the N likeliest tokens; 0: off")               \
+    X(MIN_P, "min-p", "", REAL, "F", "0", 0, 1, NULL, V_RUN, "drop tokens below this share of the likeliest")          \
+    X(REPEAT_PENALTY, "repeat-penalty", "--repetition-penalty", REAL, "F", "1", 0.01, 100, NULL, V_RUN,                \
+      "above 1 makes tokens seen before less likely")                                                                  \
+    X(SEED, "seed", "", INT, "N", NULL, INT64_MIN, INT64_MAX, NULL, V_RUN, "same seed, same answer; default: random")  \
+    X(STOP, "stop", "", LIST, "TEXT", NULL, 0, 0, NULL, V_RUN, "end the answer before this text; may be repeated")     \
+    X(GRAMMAR, "grammar-file", "", STRING, "FILE", NULL, 0, 0, NULL, V_RUN, "GBNF grammar the answer must follow")     \
+    X(THINK, "think", "", FLAG, NULL, NULL, 0, 0, NULL, V_RUN, "ask a thinking model to think, --no-think not to")     \
+    X(HIDE_THINKING, "hide-thinking", "", FLAG, NULL, NULL, 0, 0, NULL, V_RUN, "do not print the thinking")            \
+    X(STATS, "stats", "", FLAG, NULL, NULL, 0, 0, NULL, V_RUN, "print rates after each answer")                        \
+    X(NO_HISTORY, "no-history", "", FLAG, NULL, NULL, 0, 0, NULL, V_RUN, "keep no file of what was typed")             \
+    X(SERVED_NAME, "served-model-name", "--alias,-a", STRING, "A,B", NULL, 0, 0, NULL, V_SERVE,                        \
+      "names that clients may use for the model")                                                                      \
+    X(HOST, "host", "", STRING, "ADDRESS", "127.0.0.1", 0, 0, NULL, V_SERVE, "address to listen on")                   \
+    X(PORT, "port", "", INT, "N", "8080", 0, 65535, NULL, V_SERVE, "port; 0 takes any free one and prints it")         \
+    X(UDS, "uds", "", STRING, "PATH", NULL, 0, 0, NULL, V_SERVE, "listen on a Unix socket instead of a port")          \
+    X(ANY_MODEL, "any-model", "", FLAG, NULL, "on", 0, 0, NULL, V_SERVE,                                               \
+      "answer whatever model name a client sends; --no-any-model: 404 for unknown names")                              \
+    X(MAX_CONCURRENT, "max-concurrent", "--max-num-seqs,--parallel,-np", INT, "N", "8", 1, 1024, NULL, V_SERVE,        \
+      "requests computed at once; they share one KV pool, N does not divide the context")                              \
+    X(MAX_QUEUE, "max-queue", "", INT, "N", "64", 0, 65536, NULL, V_SERVE, "requests that may wait; more get 429")     \
+    X(API_KEY, "api-key", "", LIST, "KEY", NULL, 0, 0, NULL, V_SERVE, "key that clients must send; may be repeated")   \
+    X(API_KEY_FILE, "api-key-file", "", STRING, "FILE", NULL, 0, 0, NULL, V_SERVE, "file with one key a line")         \
+    X(INSECURE, "insecure", "", FLAG, NULL, NULL, 0, 0, NULL, V_SERVE, "listen beyond loopback without a key")         \
+    X(CORS, "cors-origins", "", STRING, "LIST|*", NULL, 0, 0, NULL, V_SERVE,                                           \
+      "origins that web pages may call from; default: localhost only")                                                 \
+    X(MAX_BODY, "max-body", "", SIZE, "BYTES", "64M", 1024, 1 << 30, NULL, V_SERVE, "largest request body")            \
+    X(REASONING_FORMAT, "reasoning-format", "", CHOICE, "HOW", "auto", 0, 0, "auto deepseek none", V_SERVE,            \
+      "deepseek splits thinking into reasoning_content, none leaves it in the text")                                   \
+    X(PING_MS, "ping-interval-ms", "", INT, "MS", "10000", 10, 3600000, NULL, V_SERVE,                                 \
+      "a comment is sent on a stream that was silent for so long")                                                     \
+    X(DRAIN_TIMEOUT, "drain-timeout", "", INT, "SECONDS", "30", 0, 86400, NULL, V_SERVE,                               \
+      "how long SIGTERM waits for running requests")                                                                   \
+    X(WARMUP, "warmup", "", FLAG, NULL, "on", 0, 0, NULL, V_SERVE, "read all weights before the first request")        \
+    X(LOG_LEVEL, "log-level", "", CHOICE, "LEVEL", "warn", 0, 0, "error warn info debug", V_MODEL_VERBS | V_SHOW,      \
+      "how much is logged on standard error; prompts never are")                                                       \
+    X(LOG_FORMAT, "log-format", "", CHOICE, "HOW", "text", 0, 0, "text json", V_MODEL_VERBS | V_SHOW,                  \
+      "form of log lines")                                                                                             \
+    X(BENCH_PROMPT, "n-prompt", "-p", INTS, "N,…", "512", 0, 1 << 20, NULL, V_BENCH,                                   \
+      "prefill tests of so many tokens")                                                                               \
+    X(BENCH_GEN, "n-gen", "-n", INTS, "N,…", "128", 0, 1 << 20, NULL, V_BENCH, "decode tests of so many tokens")       \
+    X(BENCH_DEPTH, "n-depth", "-d,--depth", INTS, "N,…", "0", 0, 1 << 20, NULL, V_BENCH,                               \
+      "tokens already in the context")                                                                                 \
+    X(BENCH_SEQS, "n-seqs", "-b,--batch", INTS, "N,…", "1", 1, 1024, NULL, V_BENCH, "sequences at once")               \
+    X(REPEAT, "repeat", "-r", INT, "N", "3", 1, 1000, NULL, V_BENCH, "runs of each test; the median counts")           \
+    X(OUTPUT_FORMAT, "output-format", "-o", CHOICE, "FORM", "md", 0, 0, "md csv json jsonl", V_BENCH,                  \
+      "form of results")                                                                                               \
+    X(LOGITS, "logits", "", FLAG, NULL, NULL, 0, 0, NULL, V_EVAL, "write f32 logits of every position")                \
+    X(IDS, "ids", "", STRING, "FILE", NULL, 0, 0, NULL, V_EVAL, "JSON list of token ids, - for standard input")        \
+    X(OUTPUT, "output", "", STRING, "FILE", NULL, 0, 0, NULL, V_EVAL, "safetensors file to write")                     \
+    X(TOKENIZER, "tokenizer", "", STRING, "PATH", NULL, 0, 0, NULL, V_TOKENIZE | V_TEMPLATE,                           \
+      "folder, tokenizer.json, or GGUF (weights are not needed)")                                                      \
+    X(DECODE, "decode", "", FLAG, NULL, NULL, 0, 0, NULL, V_TOKENIZE,                                                  \
+      "ids to text: {\"ids\":[…]} in, {\"text\":…} out")                                                               \
+    X(NO_SPECIAL, "no-special", "", FLAG, NULL, NULL, 0, 0, NULL, V_TOKENIZE,                                          \
+      "texts of control tokens stay plain text")                                                                       \
+    X(ADD_BOS, "add-bos", "", FLAG, NULL, NULL, 0, 0, NULL, V_TOKENIZE,                                                \
+      "put the beginning-of-sequence token in front")                                                                  \
+    X(JSON, "json", "", FLAG, NULL, NULL, 0, 0, NULL, V_SHOW | V_TOKENIZE | V_TEMPLATE | V_DEVICES | V_VERSION,        \
+      "machine-readable output; tokenize and template read one JSON object a line")                                    \
+    X(COLOR, "color", "", CHOICE, "WHEN", "auto", 0, 0, "auto always never", V_RUN | V_SERVE, "colour on a terminal")
+
+#endif

@@ -1,0 +1,39 @@
+/* Engine options from flags, and the memory plan as people read it. */
+#include "cli/plan.h"
+
+#include "base/cgroup.h"
+#include "base/cpu.h"
+#include "cli/terminal.h"
+
+void dse_cli_engine_options(const struct dse_options *options, int max_concurrent, int max_queue,
+                            struct dse_engine_options *out)
+{
+    *out = (struct dse_engine_options){
+        .context_length = dse_opt_int(options, DSE_OPT_MAX_MODEL_LEN),
+        .max_concurrent = max_concurrent,
+        .max_queue = max_queue,
+        .kv_bytes = (uint64_t)dse_opt_int(options, DSE_OPT_KV_MEMORY),
+        .chunk_tokens = (int)dse_opt_int(options, DSE_OPT_CHUNK),
+        .memory_fraction = dse_opt_real(options, DSE_OPT_MEMORY_FRACTION),
+        .warmup = dse_opt_flag(options, DSE_OPT_WARMUP),
+    };
+}
+
+void dse_cli_print_plan(const struct dse_model *model, const struct dse_memory_plan *plan)
+{
+    struct dse_model_info info;
+    struct dse_cpu_limit limit = dse_cgroup_cpu_limit("");
+    char features[64], a[32], b[32], c[32], d[32], e[32];
+    dse_model_get_info(model, &info);
+    dse_cpu_feature_names(dse_cpu_features(), features, sizeof features);
+    fprintf(stderr, "model   %s  %s %s  %.1f M parameters\n", info.name, info.arch, info.quantization,
+            (double)info.n_parameters * 1e-6);
+    fprintf(stderr, "device  %s: %s (%s)  %d threads", info.device_name, dse_cpu_model(), features, info.n_threads);
+    if (info.n_threads == limit.threads) fprintf(stderr, " (%s)", limit.reason);
+    fprintf(stderr, "\nmemory  weights %s %s | kv %s (%lld tokens) | scratch %s | total %s of %s available (%s)\n",
+            dse_format_bytes(plan->weight_bytes, a), plan->resident_weight_bytes > 0 ? "in memory" : "mapped",
+            dse_format_bytes(plan->kv_bytes, b), (long long)plan->kv_tokens, dse_format_bytes(plan->scratch_bytes, c),
+            dse_format_bytes(plan->total_bytes, d), dse_format_bytes(plan->available_bytes, e), plan->available_reason);
+    fprintf(stderr, "context %lld tokens a request, %d at once\n", (long long)plan->context_length,
+            plan->max_concurrent);
+}

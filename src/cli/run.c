@@ -1,0 +1,114 @@
+/* `run`: one prompt and its answer, or a chat (chat.c) when there is no prompt and a person at the terminal. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/buffer.h"
+#include "base/file.h"
+#include "base/random.h"
+#include "cli/chat.h"
+#include "cli/model_arguments.h"
+#include "cli/run_session.h"
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+
+#define MAX_PROMPT_BYTES ((size_t)64 << 20)
+
+/* Whole standard input. */
+static enum dse_status read_stdin(char **text, struct dse_error *err)
+{
+    struct dse_buffer buffer;
+    char block[65536];
+    dse_buffer_init(&buffer, DSE_MEM_MISC, MAX_PROMPT_BYTES);
+    for (size_t n; (n = fread(block, 1, sizeof block, stdin)) > 0;)
+        dse_buffer_append(&buffer, block, n);
+    if (buffer.failed) {
+        dse_buffer_deinit(&buffer);
+        return dse_fail(err, DSE_ERR_LIMIT, "standard input is longer than %zu bytes", MAX_PROMPT_BYTES);
+    }
+    *text = dse_buffer_take(&buffer);
+    return *text != NULL ? DSE_OK : dse_fail_memory(err, MAX_PROMPT_BYTES, "the prompt");
+}
+
+/* The prompt from -p, arguments, -f or a pipe; *text stays NULL when there is none. Returns owned. */
+static enum dse_status find_prompt(const struct dse_options *options, char **text, struct dse_error *err)
+{
+    const char *given = dse_opt_text(options, DSE_OPT_PROMPT), *file = dse_opt_text(options, DSE_OPT_FILE);
+    const char *positional = dse_cli_positional(options, 0);
+    *text = NULL;
+    if ((given != NULL) + (file != NULL) + (positional != NULL) > 1)
+        return dse_fail(err, DSE_ERR_INVALID, "give the prompt once: as an argument, with -p or with -f");
+    if (given == NULL) given = positional;
+    if (given != NULL) {
+        *text = dse_strdup(DSE_MEM_MISC, given);
+        return *text != NULL ? DSE_OK : dse_fail_memory(err, strlen(given), "the prompt");
+    }
+    if (file != NULL && strcmp(file, "-") != 0) {
+        size_t bytes;
+        return dse_file_read(file, MAX_PROMPT_BYTES, text, &bytes, err);
+    }
+    if (file != NULL || !isatty(STDIN_FILENO)) return read_stdin(text, err);
+    return DSE_OK;
+}
+
+/* Writes the answer to standard output, thinking dimmed on a terminal and never mixed into piped data. */
+static void print_text(void *user, enum dse_channel channel, const char *text, size_t bytes)
+{
+    struct dse_run_session *session = user;
+    if (channel == DSE_CHANNEL_REASONING) {
+        if (session->hide_thinking) return;
+        FILE *out = session->stdout_is_terminal ? stdout : stderr;
+        fprintf(out, "%s%.*s%s", session->dim, (int)bytes, text, session->undim);
+        fflush(out);
+        session->printed_reasoning = true;
+        return;
+    }
+    if (session->printed_reasoning && session->stdout_is_terminal) fputs("\n\n", stdout);
+    session->printed_reasoning = false;
+    fwrite(text, 1, bytes, stdout);
+    fflush(stdout);
+}
+
+static enum dse_status answer_once(struct dse_run_session *session, const char *prompt, struct dse_error *err)
+{
+    struct dse_tokens tokens = {0};
+    struct dse_generation_result result = {0};
+    bool opens_thinking = false;
+    enum dse_status status;
+    if (session->raw) {
+        status = dse_tokenizer_encode(session->tokenizer, prompt, strlen(prompt),
+                                      DSE_ENCODE_PARSE_SPECIAL | DSE_ENCODE_ADD_BOS, &tokens, err);
+        if (status == DSE_OK && tokens.count == 0) status = dse_fail(err, DSE_ERR_INVALID, "the prompt is empty");
+    } else {
+        status = dse_run_add_message(session, "user", prompt, err);
+        if (status == DSE_OK) status = dse_run_render(session, &tokens, &opens_thinking, err);
+    }
+    if (status == DSE_OK)
+        status = dse_run_generate(session, &tokens, opens_thinking, print_text, session, &result, err);
+    if (status == DSE_OK) {
+        if (session->stdout_is_terminal) fputc('\n', stdout);
+        dse_run_print_stats(session, &result);
+        if (result.finish == DSE_FINISH_CANCELLED) status = dse_fail(err, DSE_ERR_CANCELLED, "interrupted");
+    }
+    dse_tokens_deinit(&tokens);
+    return status;
+}
+
+enum dse_status dse_verb_run(const struct dse_options *options, struct dse_error *err)
+{
+    struct dse_run_session session;
+    char *prompt = NULL;
+    enum dse_status status = find_prompt(options, &prompt, err);
+    if (status == DSE_OK) status = dse_run_session_open(options, &session, err);
+    if (status != DSE_OK) {
+        dse_free(prompt);
+        return status;
+    }
+    dse_terminal_watch_interrupts();
+    status = prompt != NULL ? answer_once(&session, prompt, err) : dse_chat(&session, err);
+    dse_run_session_close(&session);
+    dse_free(prompt);
+    return status;
+}

@@ -1,0 +1,200 @@
+/* `serve`: starts the HTTP front, then loads the model behind it, serves until SIGTERM or SIGINT, drains, ends.
+ *
+ * The only place that wires server and engine together. The front listens first, so that a port in use is told before
+ * a model is read, and /health answers while it loads.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/buffer.h"
+#include "base/file.h"
+#include "cli/model_arguments.h"
+#include "cli/plan.h"
+#include "cli/verbs.h"
+#include "server/server.h"
+#include "text/chat_template.h"
+
+#define MAX_KEYS  64
+#define MAX_NAMES 16
+
+/* Texts that the server options point into. */
+struct serve_texts {
+    char *key_file, *names, *origins, *chat_template;
+    const char *keys[MAX_KEYS];
+    const char *name_list[MAX_NAMES];
+    const char *origin_list[MAX_NAMES];
+};
+
+static void texts_deinit(struct serve_texts *texts)
+{
+    dse_free(texts->key_file);
+    dse_free(texts->names);
+    dse_free(texts->origins);
+    dse_free(texts->chat_template);
+}
+
+/* Splits text in place at any of the separators; returns the number of pieces, -1 for too many. */
+static int split(char *text, const char *separators, const char **out, int max)
+{
+    int count = 0;
+    for (char *save = NULL, *piece = strtok_r(text, separators, &save); piece != NULL;
+         piece = strtok_r(NULL, separators, &save)) {
+        if (count == max) return -1;
+        out[count++] = piece;
+    }
+    return count;
+}
+
+static enum dse_status read_keys(const struct dse_options *options, struct serve_texts *texts,
+                                 struct dse_server_options *server, struct dse_error *err)
+{
+    const struct dse_option_value *keys = &options->values[DSE_OPT_API_KEY];
+    const char *path = dse_opt_text(options, DSE_OPT_API_KEY_FILE);
+    int count = 0;
+    for (; count < keys->count; count++) {
+        if (keys->list[count][0] == '\0') return dse_fail(err, DSE_ERR_INVALID, "--api-key is empty");
+        texts->keys[count] = keys->list[count];
+    }
+    if (path != NULL) {
+        size_t bytes;
+        enum dse_status status = dse_file_read(path, 65536, &texts->key_file, &bytes, err);
+        if (status != DSE_OK) return status;
+        int n = split(texts->key_file, "\r\n", texts->keys + count, MAX_KEYS - count);
+        if (n < 0) return dse_fail(err, DSE_ERR_LIMIT, "%s: more than %d keys", path, MAX_KEYS);
+        if (n == 0) return dse_fail(err, DSE_ERR_INVALID, "%s holds no key", path);
+        count += n;
+    }
+    server->api_keys = texts->keys;
+    server->n_api_keys = count;
+    return DSE_OK;
+}
+
+static enum dse_status read_list(const char *flag, const char *value, char **copy, const char **list,
+                                 const char *const **out, int *count, struct dse_error *err)
+{
+    if (value == NULL) return DSE_OK;
+    *copy = dse_strdup(DSE_MEM_SERVER, value);
+    if (*copy == NULL) return dse_fail_memory(err, strlen(value), flag);
+    *count = split(*copy, ",", list, MAX_NAMES);
+    if (*count <= 0)
+        return dse_fail(err, DSE_ERR_INVALID, "--%s: \"%s\" is not a list of 1 to %d names", flag, value, MAX_NAMES);
+    *out = list;
+    return DSE_OK;
+}
+
+static enum dse_status server_options(const struct dse_options *options, struct serve_texts *texts,
+                                      struct dse_server_options *server, struct dse_error *err)
+{
+    *server = dse_server_options_default;
+    server->host = dse_opt_text(options, DSE_OPT_HOST);
+    server->port = (int)dse_opt_int(options, DSE_OPT_PORT);
+    server->uds = dse_opt_text(options, DSE_OPT_UDS);
+    server->insecure = dse_opt_flag(options, DSE_OPT_INSECURE);
+    server->strict_model = !dse_opt_flag(options, DSE_OPT_ANY_MODEL);
+    server->max_body_bytes = (size_t)dse_opt_int(options, DSE_OPT_MAX_BODY);
+    server->ping_ms = (unsigned)dse_opt_int(options, DSE_OPT_PING_MS);
+    server->reasoning = strcmp(dse_opt_text(options, DSE_OPT_REASONING_FORMAT), "none") == 0 ? DSE_REASONING_NONE
+                                                                                             : DSE_REASONING_DEEPSEEK;
+    enum dse_status status = read_keys(options, texts, server, err);
+    if (status == DSE_OK)
+        status = read_list("served-model-name", dse_opt_text(options, DSE_OPT_SERVED_NAME), &texts->names,
+                           texts->name_list, &server->model_names, &server->n_model_names, err);
+    if (status == DSE_OK)
+        status = read_list("cors-origins", dse_opt_text(options, DSE_OPT_CORS), &texts->origins, texts->origin_list,
+                           &server->cors_origins, &server->n_cors_origins, err);
+    const char *path = dse_opt_text(options, DSE_OPT_CHAT_TEMPLATE);
+    if (status == DSE_OK && path != NULL) {
+        size_t bytes;
+        status = dse_file_read(path, dse_template_limits_default.max_source_bytes, &texts->chat_template, &bytes, err);
+        server->chat_template = texts->chat_template;
+    }
+    return status;
+}
+
+static void print_hello(const struct dse_server *server, const struct dse_model *model, bool has_key)
+{
+    struct dse_model_info info;
+    const char *url = dse_server_url(server);
+    dse_model_get_info(model, &info);
+    fprintf(stderr, "ready on %s  (%s)\n", url, has_key ? "clients need a key" : "no key needed");
+    if (strncmp(url, "http", 4) != 0) return;
+    fprintf(stderr,
+            "  curl %s/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+            "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Say hi\"}]}'\n"
+            "  python: openai.OpenAI(base_url=\"%s/v1\", api_key=\"%s\")\n",
+            url, url, has_key ? "…" : "none");
+}
+
+/* Signals are blocked in all threads and read here, so that no handler runs in the middle of anything. */
+static int block_signals(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    return pthread_sigmask(SIG_BLOCK, set, NULL);
+}
+
+/* Waits for SIGTERM (drain) or SIGINT. A second signal during the drain ends it at once. */
+static int wait_and_drain(struct dse_server *server, const sigset_t *set, unsigned drain_ms)
+{
+    int first = 0, second = 0;
+    sigwait(set, &first);
+    fprintf(stderr, "%s: finishing %d running requests (up to %u s; once more to stop now)\n",
+            first == SIGTERM ? "SIGTERM" : "SIGINT", dse_server_in_flight(server), drain_ms / 1000);
+    struct timespec none = {0};
+    for (unsigned waited = 0; waited < drain_ms || waited == 0; waited += 100) {
+        if (dse_server_drain(server, drain_ms < 100 ? drain_ms : 100)) break;
+        second = sigtimedwait(set, NULL, &none);
+        if (second > 0) break;
+    }
+    return first;
+}
+
+enum dse_status dse_verb_serve(const struct dse_options *options, struct dse_error *err)
+{
+    struct serve_texts texts = {0};
+    struct dse_server_options server_opts;
+    struct dse_server *server = NULL;
+    struct dse_model *model = NULL;
+    struct dse_engine *engine = NULL;
+    sigset_t signals;
+    int ended_by = 0;
+
+    enum dse_status status = dse_cli_check_flags(options, err);
+    if (status == DSE_OK) status = server_options(options, &texts, &server_opts, err);
+    if (status == DSE_OK && block_signals(&signals) != 0)
+        status = dse_fail(err, DSE_ERR_INTERNAL, "cannot block signals");
+    if (status == DSE_OK) status = dse_server_start(&server_opts, &server, err);
+    if (status == DSE_OK) {
+        fprintf(stderr, "listening on %s\n", dse_server_url(server));
+        status = dse_cli_model_open(options, dse_cli_model_name(options), &model, err);
+    }
+    if (status == DSE_OK) {
+        struct dse_engine_options engine_opts;
+        struct dse_memory_plan plan;
+        dse_cli_engine_options(options, (int)dse_opt_int(options, DSE_OPT_MAX_CONCURRENT),
+                               (int)dse_opt_int(options, DSE_OPT_MAX_QUEUE), &engine_opts);
+        status = dse_engine_create(model, &engine_opts, &engine, err);
+        if (status == DSE_OK) {
+            dse_engine_get_plan(engine, &plan);
+            dse_cli_print_plan(model, &plan);
+        }
+    }
+    if (status == DSE_OK) status = dse_server_set_engine(server, engine, err);
+    if (status == DSE_OK) {
+        print_hello(server, model, server_opts.n_api_keys > 0);
+        ended_by = wait_and_drain(server, &signals, (unsigned)dse_opt_int(options, DSE_OPT_DRAIN_TIMEOUT) * 1000);
+    }
+    dse_server_stop(server);
+    dse_engine_free(engine);
+    dse_model_unref(model);
+    texts_deinit(&texts);
+    if (status == DSE_OK && ended_by == SIGINT) status = dse_fail(err, DSE_ERR_CANCELLED, "interrupted");
+    return status;
+}

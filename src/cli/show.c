@@ -1,0 +1,109 @@
+/* `show`: what a model is and what memory it needs, from its header alone; no weight is read. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "cli/json_out.h"
+#include "cli/model_arguments.h"
+#include "cli/terminal.h"
+#include "cli/verbs.h"
+#include "kernels/kv_layout.h"
+#include "model/weights.h"
+
+static const long long context_steps[] = {2048, 4096, 8192, 16384, 32768, 65536, 131072};
+#define N_STEPS (sizeof context_steps / sizeof *context_steps)
+
+static unsigned long long kv_bytes_per_token(const struct dse_config *config)
+{
+    struct dse_kv_layout layout = {.type = DSE_KV_F16,
+                                   .n_layers = config->n_layers,
+                                   .n_kv_heads = config->n_kv_heads,
+                                   .head_dim = config->head_dim};
+    dse_kv_layout_init(&layout);
+    return layout.block_bytes / DSE_KV_BLOCK_TOKENS;
+}
+
+/* Type that most bytes of the layers have. */
+static const char *main_type(const struct dse_model_file *file)
+{
+    size_t bytes[64] = {0};
+    for (int i = 0; i < file->config.n_layers; i++) {
+        const struct dse_layer_tensors *l = &file->layers[i];
+        const struct dse_tensor *all[] = {l->q, l->k, l->v, l->o, l->gate, l->up, l->down};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+            if (all[k] != NULL && (unsigned)all[k]->type < 64) bytes[all[k]->type] += all[k]->bytes;
+        }
+    }
+    unsigned best = 0;
+    for (unsigned t = 1; t < 64; t++) {
+        if (bytes[t] > bytes[best]) best = t;
+    }
+    const struct dse_type_info *info = dse_type_info(best);
+    return info != NULL ? info->name : "unknown";
+}
+
+static const char *scaling_name(enum dse_rope_scaling scaling)
+{
+    static const char *const names[] = {"none", "linear", "llama3", "yarn"};
+    return names[scaling];
+}
+
+static enum dse_status print_json(const struct dse_model_file *file, struct dse_error *err)
+{
+    const struct dse_config *c = &file->config;
+    unsigned long long per_token = kv_bytes_per_token(c);
+    json_t *memory = json_array();
+    for (size_t i = 0; i < N_STEPS && context_steps[i] <= c->context_length; i++)
+        json_array_append_new(memory, json_pack("{s:I, s:I}", "context", (json_int_t)context_steps[i], "kv_bytes",
+                                                (json_int_t)(per_token * (unsigned long long)context_steps[i])));
+    json_t *root = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:I, s:I, s:o}", "path",
+        file->path, "name", c->name, "architecture", c->arch_name, "quantization", main_type(file), "base", c->basename,
+        "parameters", (json_int_t)file->n_parameters, "context_length", (json_int_t)c->context_length, "layers",
+        c->n_layers, "embedding", c->n_embd, "heads", c->n_heads, "kv_heads", c->n_kv_heads, "head_dim", c->head_dim,
+        "ffn", c->n_ff, "vocabulary", c->n_vocab, "rope_scaling", scaling_name(c->rope.scaling), "tied_embeddings",
+        c->tied_embeddings, "chat_template", file->chat_template != NULL, "weight_bytes",
+        (json_int_t)file->weight_bytes, "kv_bytes_per_token", (json_int_t)per_token, "memory", memory);
+    return dse_print_json(root, err);
+}
+
+static void print_text(const struct dse_model_file *file)
+{
+    const struct dse_config *c = &file->config;
+    unsigned long long per_token = kv_bytes_per_token(c);
+    char a[32], b[32];
+    printf("path          %s\n", file->path);
+    if (c->name[0] != '\0') printf("name          %s\n", c->name);
+    if (c->basename[0] != '\0') printf("base          %s\n", c->basename);
+    printf("architecture  %s\n", c->arch_name);
+    printf("parameters    %.1f M\n", (double)file->n_parameters * 1e-6);
+    printf("quantization  %s (%s of weights)\n", main_type(file), dse_format_bytes(file->weight_bytes, a));
+    printf("context       %lld (rope scaling: %s)\n", (long long)c->context_length, scaling_name(c->rope.scaling));
+    printf("shape         %d layers, %d wide, %d heads on %d kv heads of %d, ffn %d, vocabulary %d%s\n", c->n_layers,
+           c->n_embd, c->n_heads, c->n_kv_heads, c->head_dim, c->n_ff, c->n_vocab,
+           c->tied_embeddings ? ", tied embeddings" : "");
+    printf("chat          %s\n", file->chat_template != NULL ? "has a template" : "no template");
+    printf("KV cache      %s a token\n", dse_format_bytes(per_token, a));
+    printf("\n%10s %12s %16s\n", "context", "KV", "weights + KV");
+    for (size_t i = 0; i < N_STEPS && context_steps[i] <= c->context_length; i++) {
+        unsigned long long kv = per_token * (unsigned long long)context_steps[i];
+        printf("%10lld %12s %16s\n", context_steps[i], dse_format_bytes(kv, a),
+               dse_format_bytes(kv + file->weight_bytes, b));
+    }
+}
+
+enum dse_status dse_verb_show(const struct dse_options *options, struct dse_error *err)
+{
+    char *path;
+    struct dse_model_file *file = NULL;
+    enum dse_status status = dse_model_find(dse_cli_model_name(options), &path, NULL, err);
+    if (status == DSE_OK) status = dse_model_file_open(path, &file, err);
+    dse_free(path);
+    if (status != DSE_OK) return status;
+    if (dse_opt_flag(options, DSE_OPT_JSON))
+        status = print_json(file, err);
+    else
+        print_text(file);
+    dse_model_file_close(file);
+    return status;
+}
