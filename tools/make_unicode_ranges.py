@@ -39,7 +39,7 @@ def nfc_inert():
                 out.add(c)
         parts = unicodedata2.normalize("NFD", ch)
         if parts != ch and unicodedata2.normalize("NFC", parts) == ch and nfc(parts) != ch:
-            out.update({c, ord(parts[-1])})
+            out.update({c, ord(parts[0])})  # always of a script that the library does not know either
     return out
 
 

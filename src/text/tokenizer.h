@@ -30,7 +30,7 @@ struct dse_tokenizer_def {
     const uint8_t *kinds;            /* [n_tokens] enum dse_token_kind */
     size_t n_merges;
     const struct dse_slice *merges;  /* [2 * n_merges] left and right of each, in order of rank */
-    bool nfc;                        /* normalise to NFC first (qwen); set by the reader or implied by pre */
+    bool nfc;                        /* normalise to NFC first (qwen) */
     bool ignore_merges;              /* llama3 */
     bool add_bos;                    /* raw prompts get BOS */
     int32_t bos, eos, eot, pad;      /* -1 if none */
