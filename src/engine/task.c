@@ -1,7 +1,6 @@
 /* Checking a request and taking its memory. Runs on the thread that submits; knows nothing of scheduling. */
 #include "engine/task.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -20,13 +19,6 @@ const struct dse_request dse_request_default = {
     .grammar_after_token = -1,
 };
 
-static enum dse_status check_float(float value, float low, float high, const char *field, struct dse_error *err)
-{
-    if (value >= low && value <= high) return DSE_OK; /* false for NaN */
-    return dse_fail_at(err, DSE_ERR_INVALID, field, -1, "%s is %g, it must lie between %g and %g", field, (double)value,
-                       (double)low, (double)high);
-}
-
 static enum dse_status check_int(int value, int low, int high, const char *field, struct dse_error *err)
 {
     if (value >= low && value <= high) return DSE_OK;
@@ -41,36 +33,6 @@ static enum dse_status check_ids(const int32_t *ids, int count, int n_vocab, con
             return dse_fail_at(err, DSE_ERR_INVALID, field, -1, "%s[%d] is token %d, the vocabulary has 0…%d", field, i,
                                ids[i], n_vocab - 1);
     return DSE_OK;
-}
-
-static enum dse_status check_sampling(const struct dse_sampling *s, int n_vocab, struct dse_error *err)
-{
-    const struct {
-        float value, low, high;
-        const char *field;
-    } floats[] = {
-        {s->temperature, 0.0f, 100.0f, "temperature"},
-        {s->top_p, 0.0f, 1.0f, "top_p"},
-        {s->min_p, 0.0f, 1.0f, "min_p"},
-        {s->repetition_penalty, 0.01f, 100.0f, "repetition_penalty"},
-        {s->presence_penalty, -100.0f, 100.0f, "presence_penalty"},
-        {s->frequency_penalty, -100.0f, 100.0f, "frequency_penalty"},
-    };
-    enum dse_status status = DSE_OK;
-    for (size_t i = 0; i < sizeof floats / sizeof *floats && status == DSE_OK; i++)
-        status = check_float(floats[i].value, floats[i].low, floats[i].high, floats[i].field, err);
-    if (status == DSE_OK) status = check_int(s->top_k, 0, INT32_MAX, "top_k", err);
-    if (status == DSE_OK) status = check_int(s->top_logprobs, -1, DSE_MAX_TOP_LOGPROBS, "top_logprobs", err);
-    if (status == DSE_OK) status = check_int(s->n_logit_bias, 0, DSE_MAX_LOGIT_BIAS, "logit_bias", err);
-    if (status == DSE_OK && s->n_logit_bias > 0 && s->logit_bias == NULL)
-        status = dse_fail_at(err, DSE_ERR_INVALID, "logit_bias", -1, "logit_bias has a count but no entries");
-    for (int i = 0; i < s->n_logit_bias && status == DSE_OK; i++) {
-        status = check_ids(&s->logit_bias[i].token, 1, n_vocab, "logit_bias", err);
-        if (status == DSE_OK && !isfinite(s->logit_bias[i].bias))
-            status = dse_fail_at(err, DSE_ERR_INVALID, "logit_bias", -1, "logit_bias of token %d is not finite",
-                                 s->logit_bias[i].token);
-    }
-    return status;
 }
 
 static enum dse_status check_request(const struct dse_model *model, const struct dse_request *r, int64_t context,
@@ -102,7 +64,8 @@ static enum dse_status check_request(const struct dse_model *model, const struct
     if (status == DSE_OK) status = check_ids(r->stop_tokens, r->n_stop_tokens, n_vocab, "stop_tokens", err);
     if (status == DSE_OK && r->grammar != NULL)
         status = check_int(r->grammar_after_token, -1, n_vocab - 1, "grammar_after_token", err);
-    if (status == DSE_OK) status = check_sampling(&r->sampling, n_vocab, err);
+    if (status == DSE_OK && r->sampling.n_logit_bias > 0 && r->sampling.logit_bias == NULL)
+        status = dse_fail_at(err, DSE_ERR_INVALID, "logit_bias", -1, "logit_bias has a count but no entries");
     return status;
 }
 
@@ -164,8 +127,8 @@ static enum dse_status create_sequence(struct dse_sequence *sequence, const stru
         return dse_fail_memory(err, (size_t)capacity * sizeof *sequence->tokens, "tokens of a request");
     memcpy(sequence->tokens, r->prompt, (size_t)r->n_prompt * sizeof *sequence->tokens);
     sequence->n_tokens = r->n_prompt;
-    if (task->max_new == 0) return DSE_OK;
 
+    /* Also when nothing will be sampled: the sampler is what checks the sampling parameters. */
     enum dse_status status = dse_sampler_create(&r->sampling, model->file->config.n_vocab, model->n_samplable,
                                                 (int)capacity, &sequence->sampler, err);
     if (status != DSE_OK) return status;

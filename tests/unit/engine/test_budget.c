@@ -1,0 +1,197 @@
+/* The memory plan: what fits, what does not, and what the refusal says. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/budget.h"
+#include "engine_support.h"
+
+#define MIB (1024ull * 1024)
+
+static struct dse_memory_limit machine(uint64_t available)
+{
+    return (struct dse_memory_limit){.available_bytes = available, .total_bytes = available, .reason = "cgroup limit"};
+}
+
+/* llama_linear: 3 layers, 8 kv heads of 16: K and V of a head take 2048 bytes of a block, a block 49152, 32 tokens. */
+static const uint64_t block_bytes = 49152;
+
+static void plan_gives_every_sequence_a_context_when_memory_is_plenty(void **state)
+{
+    struct dse_engine_sizes sizes;
+    struct dse_error error;
+    struct dse_engine_options options = {.max_concurrent = 3, .memory_fraction = 1.0};
+    assert_int_equal(dse_budget_plan(*state, &options, machine(1000 * MIB), &sizes, &error), DSE_OK);
+    assert_int_equal(sizes.plan.context_length, 1024);
+    assert_int_equal(sizes.n_blocks, 3 * 32);
+    assert_int_equal(sizes.plan.kv_bytes, 3 * 32 * block_bytes);
+    assert_int_equal(sizes.plan.kv_tokens, 3 * 1024);
+    assert_int_equal(sizes.plan.total_bytes,
+                     sizes.plan.resident_weight_bytes + sizes.plan.kv_bytes + sizes.plan.scratch_bytes);
+    assert_true(sizes.plan.total_bytes <= sizes.plan.available_bytes);
+}
+
+static void plan_keeps_the_default_pool_to_a_quarter_of_memory(void **state)
+{
+    struct dse_engine_sizes sizes;
+    struct dse_error error;
+    struct dse_engine_options options = {.max_concurrent = 64, .memory_fraction = 1.0};
+    assert_int_equal(dse_budget_plan(*state, &options, machine(64 * MIB), &sizes, &error), DSE_OK);
+    assert_int_equal(sizes.n_blocks, 16 * MIB / block_bytes);
+    assert_int_equal(sizes.plan.context_length, 1024);
+}
+
+static void plan_shrinks_the_default_context_to_what_fits(void **state)
+{
+    struct dse_engine_sizes sizes;
+    struct dse_error error;
+    struct dse_engine_options options = {.chunk_tokens = 64, .memory_fraction = 1.0, .max_concurrent = 1};
+    assert_int_equal(dse_budget_plan(*state, &options, machine(1000 * MIB), &sizes, &error), DSE_OK);
+    uint64_t scratch = sizes.plan.scratch_bytes;
+    assert_int_equal(dse_budget_plan(*state, &options, machine(scratch + 7 * block_bytes + 100), &sizes, &error),
+                     DSE_OK);
+    assert_int_equal(sizes.plan.context_length, 7 * 32);
+    assert_int_equal(sizes.n_blocks, 7);
+}
+
+static void plan_refusal_names_need_have_and_the_nearest_context(void **state)
+{
+    struct dse_engine_sizes sizes;
+    struct dse_error error;
+    struct dse_engine_options options = {.chunk_tokens = 64, .memory_fraction = 1.0, .max_concurrent = 1};
+    assert_int_equal(dse_budget_plan(*state, &options, machine(1000 * MIB), &sizes, &error), DSE_OK);
+    uint64_t available = sizes.plan.scratch_bytes + 5 * block_bytes;
+    options.context_length = 1024;
+    assert_int_equal(dse_budget_plan(*state, &options, machine(available), &sizes, &error), DSE_ERR_NO_MEMORY);
+    assert_int_equal(error.have, available);
+    assert_int_equal(error.need, available + 27 * block_bytes);
+    assert_non_null(strstr(error.message, "--ctx-size 160"));
+    assert_non_null(strstr(error.message, "cgroup limit"));
+    /* what it proposes does fit */
+    options.context_length = 160;
+    assert_int_equal(dse_budget_plan(*state, &options, machine(available), &sizes, &error), DSE_OK);
+    options.context_length = 0;
+    assert_int_equal(dse_budget_plan(*state, &options, machine(1000), &sizes, &error), DSE_ERR_NO_MEMORY);
+    assert_true(error.need > error.have);
+}
+
+static void plan_takes_an_explicit_pool_or_says_what_it_lacks(void **state)
+{
+    struct dse_engine_sizes sizes;
+    struct dse_error error;
+    struct dse_engine_options options = {.kv_bytes = 10 * block_bytes + 5};
+    assert_int_equal(dse_budget_plan(*state, &options, machine(1000 * MIB), &sizes, &error), DSE_OK);
+    assert_int_equal(sizes.n_blocks, 10);
+    assert_int_equal(sizes.plan.context_length, 320); /* 0: what the pool holds */
+    options.context_length = 512;
+    assert_int_equal(dse_budget_plan(*state, &options, machine(1000 * MIB), &sizes, &error), DSE_ERR_NO_MEMORY);
+    assert_string_equal(error.file, "kv_bytes");
+    options.context_length = 0;
+    options.kv_bytes = 5;
+    assert_int_equal(dse_budget_plan(*state, &options, machine(1000 * MIB), &sizes, &error), DSE_ERR_NO_MEMORY);
+    options.kv_bytes = UINT64_MAX;
+    assert_int_equal(dse_budget_plan(*state, &options, machine(1000 * MIB), &sizes, &error), DSE_ERR_NO_MEMORY);
+    options.kv_bytes = 2000 * MIB;
+    assert_int_equal(dse_budget_plan(*state, &options, machine(1000 * MIB), &sizes, &error), DSE_ERR_NO_MEMORY);
+}
+
+static void plan_refuses_options_out_of_range_by_name(void **state)
+{
+    const struct {
+        struct dse_engine_options options;
+        const char *field;
+    } cases[] = {
+        {{.context_length = -1}, "context_length"},
+        {{.context_length = 1025}, "context_length"},
+        {{.max_concurrent = -1}, "max_concurrent"},
+        {{.max_concurrent = 100000}, "max_concurrent"},
+        {{.max_queue = -1}, "max_queue"},
+        {{.chunk_tokens = -5}, "chunk_tokens"},
+        {{.chunk_tokens = INT32_MAX}, "chunk_tokens"},
+        {{.memory_fraction = -0.5}, "memory_fraction"},
+        {{.memory_fraction = 1.5}, "memory_fraction"},
+        {{.memory_fraction = __builtin_nan("")}, "memory_fraction"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dse_engine_sizes sizes;
+        struct dse_error error;
+        assert_int_equal(dse_budget_plan(*state, &cases[i].options, machine(1000 * MIB), &sizes, &error),
+                         DSE_ERR_INVALID);
+        assert_string_equal(error.file, cases[i].field);
+    }
+}
+
+static void engine_refuses_to_start_when_the_plan_does_not_fit(void **state)
+{
+    struct dse_engine *engine = NULL;
+    struct dse_error error;
+    struct dse_engine_options options = {.memory_fraction = 1e-7};
+    assert_int_equal(dse_engine_create(*state, &options, &engine, &error), DSE_ERR_NO_MEMORY);
+    assert_null(engine);
+    assert_true(error.need > error.have);
+}
+
+static void engine_reports_its_plan_and_model(void **state)
+{
+    struct dse_memory_plan plan, again;
+    struct dse_error error;
+    struct dse_engine_options options = {.context_length = 128, .max_concurrent = 2, .warmup = true};
+    assert_int_equal(dse_engine_plan(*state, &options, &plan, &error), DSE_OK);
+    struct dse_engine *engine = create_engine(*state, options);
+    dse_engine_get_plan(engine, &again);
+    assert_int_equal(again.kv_bytes, plan.kv_bytes);
+    assert_int_equal(again.context_length, 128);
+    assert_ptr_equal(dse_engine_model(engine), *state);
+    assert_int_equal(dse_engine_silence_ns(engine), 0);
+    dse_engine_free(engine);
+}
+
+static void bench_times_prefill_and_decode(void **state)
+{
+    struct dse_error error;
+    double seconds = -1;
+    struct dse_bench_spec prefill = {.n_prompt = 100, .n_seqs = 2, .n_depth = 64};
+    struct dse_bench_spec decode = {.n_gen = 20, .n_seqs = 40, .n_depth = 33};
+    assert_int_equal(dse_bench_run(*state, &prefill, 64, &seconds, &error), DSE_OK);
+    assert_true(seconds > 0 && seconds < 60);
+    assert_int_equal(dse_bench_run(*state, &decode, 0, &seconds, &error), DSE_OK);
+    assert_true(seconds > 0 && seconds < 60);
+    struct dse_bench_spec bad = {.n_prompt = 1000, .n_seqs = 1, .n_depth = 100};
+    assert_int_equal(dse_bench_run(*state, &bad, 0, &seconds, &error), DSE_ERR_TOO_LONG);
+    bad = (struct dse_bench_spec){.n_prompt = 10, .n_seqs = 0};
+    assert_int_equal(dse_bench_run(*state, &bad, 0, &seconds, &error), DSE_ERR_INVALID);
+    bad = (struct dse_bench_spec){.n_prompt = -10, .n_gen = 3, .n_seqs = 1};
+    assert_int_equal(dse_bench_run(*state, &bad, 0, &seconds, &error), DSE_ERR_INVALID);
+}
+
+static int open_model(void **state)
+{
+    *state = open_reference("llama_linear", DSE_COMPUTE_AUTO, 1);
+    return 0;
+}
+
+static int close_model(void **state)
+{
+    dse_model_unref(*state);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(plan_gives_every_sequence_a_context_when_memory_is_plenty),
+        cmocka_unit_test(plan_keeps_the_default_pool_to_a_quarter_of_memory),
+        cmocka_unit_test(plan_shrinks_the_default_context_to_what_fits),
+        cmocka_unit_test(plan_refusal_names_need_have_and_the_nearest_context),
+        cmocka_unit_test(plan_takes_an_explicit_pool_or_says_what_it_lacks),
+        cmocka_unit_test(plan_refuses_options_out_of_range_by_name),
+        cmocka_unit_test(engine_refuses_to_start_when_the_plan_does_not_fit),
+        cmocka_unit_test(engine_reports_its_plan_and_model),
+        cmocka_unit_test(bench_times_prefill_and_decode),
+    };
+    return cmocka_run_group_tests(tests, open_model, close_model);
+}
