@@ -1,157 +1,249 @@
 /* Messages -> prompt ids. Called by server and command line; knows nothing of either. */
 #include "text/chat_prompt.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/buffer.h"
 
-#define MAX_TEXT_BYTES ((size_t)64 << 20)
+#define MAX_TEXT_BYTES ((size_t)256 << 20)
+#define MAX_DEPTH      130 /* of values inside a message; the JSON reader allows less */
 
-/* U+FDD0 and U+FDD1 are noncharacters, meant for internal use. A mark is FDD0 FDD1; an FDD0 of the client itself is
- * written FDD0 FDD0, so that any text survives. */
-#define NONCHARACTER "\xEF\xB7\x90"
-#define MARK         "\xEF\xB7\x90\xEF\xB7\x91"
+/* ---- marked copies of what the client sent -------------------------------------------------------------------- */
 
-/* Copies text with a mark inside the literal of each added token. think: also inside the thinking tags, which templates
- * look for in the answers of the assistant. */
-static void append_marked(struct dse_buffer *out, const struct dse_tokenizer *tokenizer, const char *text, size_t bytes,
-                          bool think)
-{
-    static const char *const tags[] = {"<think>", "</think>"};
-    for (size_t i = 0; i < bytes;) {
-        size_t n = dse_tokenizer_match_added(tokenizer, text + i, bytes - i);
-        for (int t = 0; t < 2 && !think; t++) {
-            if (n == strlen(tags[t]) && memcmp(text + i, tags[t], n) == 0) n = 0;
-        }
-        if (n > 1) {
-            dse_buffer_append(out, text + i, 1);
-            dse_buffer_puts(out, MARK);
-            dse_buffer_append(out, text + i + 1, n - 1);
-            i += n;
-        } else if (bytes - i >= 3 && memcmp(text + i, NONCHARACTER, 3) == 0) {
-            dse_buffer_puts(out, NONCHARACTER NONCHARACTER);
-            i += 3;
-        } else {
-            dse_buffer_append(out, text + i++, 1);
-        }
-    }
-}
-
-static enum dse_status mark_string(json_t *object, const char *key, const struct dse_tokenizer *tokenizer, bool think,
-                                   struct dse_error *err)
-{
-    json_t *value = json_object_get(object, key);
-    if (!json_is_string(value)) return DSE_OK;
-    struct dse_buffer marked;
-    dse_buffer_init(&marked, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
-    append_marked(&marked, tokenizer, json_string_value(value), json_string_length(value), think);
-    bool ok = !marked.failed && json_string_setn(value, dse_buffer_text(&marked), marked.length) == 0;
-    dse_buffer_deinit(&marked);
-    return ok ? DSE_OK : dse_fail(err, DSE_ERR_LIMIT, "messages: a %s is longer than %zu bytes", key, MAX_TEXT_BYTES);
-}
-
-/* messages is our own copy. A marker must begin inside a multi-byte first character never: added tokens of this family
- * begin with an ASCII character. */
-static enum dse_status mark_messages(json_t *messages, const struct dse_tokenizer *tokenizer, struct dse_error *err)
-{
-    size_t i;
-    json_t *message;
-    enum dse_status status = DSE_OK;
-    json_array_foreach(messages, i, message)
-    {
-        const char *role = json_string_value(json_object_get(message, "role"));
-        bool think = role == NULL || strcmp(role, "assistant") != 0;
-        status = mark_string(message, "content", tokenizer, think, err);
-        if (status != DSE_OK) return status;
-    }
-    return status;
-}
-
-struct marks {
-    size_t *positions;
-    size_t count, capacity;
+struct marking {
+    const struct dse_chat_marks *marks;
+    bool assistant;
+    struct dse_buffer *scratch;
 };
 
-/* Takes the marks out of text in place and notes where they were. */
-static enum dse_status remove_marks(char *text, size_t *bytes, struct marks *marks, struct dse_error *err)
+static json_t *mark_string(const struct marking *m, const char *text, size_t bytes)
 {
-    size_t out = 0;
-    for (size_t i = 0; i < *bytes;) {
-        if (*bytes - i >= 6 && memcmp(text + i, MARK, 6) == 0) {
-            if (marks->count == marks->capacity) {
-                size_t capacity = marks->capacity > 0 ? 2 * marks->capacity : 16;
-                size_t *grown = dse_realloc(DSE_MEM_REQUEST, marks->positions, capacity * sizeof *grown);
-                if (grown == NULL) return dse_fail_memory(err, capacity * sizeof *grown, "the prompt");
-                marks->positions = grown;
-                marks->capacity = capacity;
-            }
-            marks->positions[marks->count++] = out;
-            i += 6;
-        } else if (*bytes - i >= 6 && memcmp(text + i, NONCHARACTER NONCHARACTER, 6) == 0) {
-            memmove(text + out, text + i, 3);
-            out += 3;
-            i += 6;
-        } else {
-            text[out++] = text[i++];
-        }
-    }
-    text[out] = '\0';
-    *bytes = out;
-    return DSE_OK;
+    if (!dse_chat_marks_apply(m->marks, text, bytes, m->assistant, m->scratch)) return NULL;
+    return json_stringn(dse_buffer_text(m->scratch), m->scratch->length);
 }
 
-/* True if the text ends, blanks aside, in an open thinking tag. */
-static bool ends_in_think(const char *text, size_t bytes)
+/* A new reference to value with all strings and keys marked; NULL without memory. */
+static json_t *mark_value(const struct marking *m, json_t *value, int depth)
 {
-    static const char tag[] = "<think>";
-    while (bytes > 0 && strchr(" \t\r\n", text[bytes - 1]) != NULL)
-        bytes--;
-    return bytes >= sizeof tag - 1 && memcmp(text + bytes - (sizeof tag - 1), tag, sizeof tag - 1) == 0;
+    if (depth > MAX_DEPTH) return NULL;
+    if (json_is_string(value)) return mark_string(m, json_string_value(value), json_string_length(value));
+    if (json_is_array(value)) {
+        json_t *array = json_array();
+        for (size_t i = 0; array && i < json_array_size(value); i++) {
+            if (json_array_append_new(array, mark_value(m, json_array_get(value, i), depth + 1)) != 0) {
+                json_decref(array);
+                return NULL;
+            }
+        }
+        return array;
+    }
+    if (!json_is_object(value)) return json_incref(value);
+    json_t *object = json_object();
+    const char *key;
+    json_t *item;
+    json_object_foreach(value, key, item)
+    {
+        bool name = strcmp(key, "role") == 0 || strcmp(key, "type") == 0;
+        json_t *marked = name ? json_incref(item) : mark_value(m, item, depth + 1);
+        if (!marked || !dse_chat_marks_apply(m->marks, key, strlen(key), m->assistant, m->scratch) || !object ||
+            json_object_set(object, dse_buffer_text(m->scratch), marked) != 0) {
+            json_decref(marked);
+            json_decref(object);
+            return NULL;
+        }
+        json_decref(marked);
+    }
+    return object;
 }
+
+static json_t *mark_messages(const struct dse_chat_marks *marks, const json_t *messages, struct dse_buffer *scratch)
+{
+    json_t *array = json_array();
+    for (size_t i = 0; array && i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i);
+        const char *role = json_string_value(json_object_get(message, "role"));
+        struct marking m = {marks, role && strcmp(role, "assistant") == 0, scratch};
+        if (json_array_append_new(array, mark_value(&m, message, 0)) != 0) {
+            json_decref(array);
+            return NULL;
+        }
+    }
+    return array;
+}
+
+/* Puts the end mark behind the last message: what the template adds after it is cut off. */
+static bool mark_end(json_t *messages, struct dse_buffer *scratch)
+{
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    json_t *content = json_object_get(last, "content");
+    dse_buffer_clear(scratch);
+    if (json_is_string(content)) dse_buffer_append(scratch, json_string_value(content), json_string_length(content));
+    return dse_chat_marks_put_end(scratch) &&
+           json_object_set_new(last, "content", json_stringn(scratch->data, scratch->length)) == 0;
+}
+
+/* ---- rendering ------------------------------------------------------------------------------------------------ */
 
 /* Text of a control token, "" if there is none. */
 static enum dse_status token_text(const struct dse_tokenizer *tokenizer, int32_t id, char **out, struct dse_error *err)
 {
     struct dse_slice text = dse_tokenizer_bytes(tokenizer, id);
-    *out = dse_strndup(DSE_MEM_REQUEST, text.data != NULL ? text.data : "", text.bytes);
-    return *out != NULL ? DSE_OK : dse_fail_memory(err, text.bytes, "a token's text");
+    *out = dse_strndup(DSE_MEM_REQUEST, text.data ? text.data : "", text.bytes);
+    return *out ? DSE_OK : dse_fail_memory(err, text.bytes, "a token's text");
+}
+
+/* The rendered text with its marks. */
+static enum dse_status render_marked(const struct dse_template *tmpl, const struct dse_template_traits *traits,
+                                     const struct dse_tokenizer *tokenizer, const struct dse_chat_marks *marks,
+                                     const struct dse_template_inputs *inputs, bool continued, char **text,
+                                     size_t *bytes, struct dse_error *err)
+{
+    struct dse_buffer scratch;
+    dse_buffer_init(&scratch, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
+    struct marking other = {marks, false, &scratch};
+    json_t *normal = NULL, *messages = NULL, *tools = NULL, *extra = NULL;
+    char *bos = NULL, *eos = NULL;
+    /* Marked after parts were joined: a control token must not arise from two halves. */
+    enum dse_status status = dse_messages_normalize(inputs->messages, traits, &normal, err);
+    if (status == DSE_OK) status = token_text(tokenizer, dse_tokenizer_bos(tokenizer), &bos, err);
+    if (status == DSE_OK) status = token_text(tokenizer, dse_tokenizer_eos(tokenizer), &eos, err);
+    if (status == DSE_OK) {
+        messages = mark_messages(marks, normal, &scratch);
+        if (inputs->tools) tools = mark_value(&other, (json_t *)inputs->tools, 0);
+        if (inputs->extra) extra = mark_value(&other, (json_t *)inputs->extra, 0);
+        if (!messages || (inputs->tools && !tools) || (inputs->extra && !extra) ||
+            (continued && !mark_end(messages, &scratch)))
+            status = dse_fail_memory(err, scratch.length, "messages");
+    }
+    if (status == DSE_OK) {
+        struct dse_template_inputs marked = *inputs;
+        marked.messages = messages;
+        marked.tools = tools;
+        marked.extra = extra;
+        if (!marked.bos_token) marked.bos_token = bos;
+        if (!marked.eos_token) marked.eos_token = eos;
+        status = dse_template_render(tmpl, &marked, text, bytes, err);
+    }
+    dse_buffer_deinit(&scratch);
+    dse_free(bos);
+    dse_free(eos);
+    json_decref(normal);
+    json_decref(messages);
+    json_decref(tools);
+    json_decref(extra);
+    return status;
+}
+
+/* ---- encoding ------------------------------------------------------------------------------------------------- */
+
+static const char *find_last(const char *text, size_t bytes, const char *what)
+{
+    size_t n = strlen(what);
+    for (size_t i = bytes < n ? 0 : bytes - n + 1; i-- > 0;)
+        if (memcmp(text + i, what, n) == 0) return text + i;
+    return NULL;
+}
+
+/* On the marked text, where a tag in a message does not count. Of a continued message the rest may follow the tag. */
+static bool ends_in_open_think(const char *text, size_t bytes, bool continued)
+{
+    const char *open = find_last(text, bytes, "<think>"), *close = find_last(text, bytes, "</think>");
+    if (!open || (close && close > open)) return false;
+    for (const char *p = open + strlen("<think>"); p < text + bytes && !continued; p++)
+        if (!strchr(" \t\r\n", *p)) return false;
+    return true;
+}
+
+struct encoding {
+    const struct dse_tokenizer *tokenizer;
+    struct dse_tokens *tokens;
+    struct dse_buffer all, run; /* the text; text pieces since the last literal */
+    bool encode, begun;
+};
+
+static enum dse_status encode(struct encoding *e, const char *text, size_t bytes, bool parse_special,
+                              struct dse_error *err)
+{
+    if (!e->encode) return DSE_OK;
+    unsigned flags = (parse_special ? DSE_ENCODE_PARSE_SPECIAL : 0) | (e->begun ? 0 : DSE_ENCODE_ADD_BOS);
+    e->begun = true;
+    return dse_tokenizer_encode(e->tokenizer, text, bytes, flags, e->tokens, err);
+}
+
+static enum dse_status flush_run(struct encoding *e, struct dse_error *err)
+{
+    enum dse_status status = DSE_OK;
+    if (e->run.failed) return dse_fail_memory(err, e->run.length, "the prompt");
+    if (e->run.length > 0 || !e->begun) status = encode(e, dse_buffer_text(&e->run), e->run.length, true, err);
+    dse_buffer_clear(&e->run);
+    return status;
+}
+
+/* *bytes becomes the length before the end mark, if one is wanted. */
+static enum dse_status encode_pieces(struct encoding *e, const struct dse_chat_marks *marks, const char *text,
+                                     size_t *bytes, bool continued, struct dse_error *err)
+{
+    enum dse_status status = DSE_OK;
+    struct dse_chat_piece piece;
+    bool ended = false;
+    for (size_t position = 0, before = 0; status == DSE_OK && !ended; before = position) {
+        if (!dse_chat_marks_next(marks, text, *bytes, &position, &piece)) break;
+        dse_buffer_append(&e->all, piece.text, piece.bytes);
+        if (piece.kind == DSE_PIECE_TEXT) {
+            dse_buffer_append(&e->run, piece.text, piece.bytes);
+        } else if (piece.kind == DSE_PIECE_LITERAL) {
+            status = flush_run(e, err);
+            if (status == DSE_OK) status = encode(e, piece.text, piece.bytes, false, err);
+        } else if (continued) {
+            ended = true;
+            *bytes = before;
+        }
+    }
+    if (status == DSE_OK) status = flush_run(e, err);
+    if (status == DSE_OK && continued && !ended)
+        status = dse_fail_at(err, DSE_ERR_INVALID, "messages", -1,
+                             "the chat template does not show the final message, so it cannot be continued");
+    return status;
+}
+
+enum dse_status dse_chat_prompt_render(const struct dse_template *tmpl, const struct dse_template_traits *traits,
+                                       const struct dse_tokenizer *tokenizer, const struct dse_chat_marks *marks,
+                                       const struct dse_template_inputs *inputs, unsigned flags,
+                                       struct dse_chat_prompt *out, struct dse_error *err)
+{
+    bool continued = flags & DSE_PROMPT_CONTINUE_FINAL;
+    char *text = NULL;
+    size_t bytes = 0;
+    memset(out, 0, sizeof *out);
+    struct encoding e = {.tokenizer = tokenizer, .tokens = &out->tokens, .encode = flags & DSE_PROMPT_ENCODE};
+    dse_buffer_init(&e.all, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
+    dse_buffer_init(&e.run, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
+    enum dse_status status = render_marked(tmpl, traits, tokenizer, marks, inputs, continued, &text, &bytes, err);
+    if (status == DSE_OK) status = encode_pieces(&e, marks, text, &bytes, continued, err);
+    if (status == DSE_OK) {
+        out->opens_thinking = ends_in_open_think(text, bytes, continued);
+        out->bytes = e.all.length;
+        out->text = dse_buffer_take(&e.all);
+        if (!out->text) status = dse_fail_memory(err, out->bytes, "the prompt");
+    }
+    if (status != DSE_OK) dse_chat_prompt_deinit(out);
+    dse_buffer_deinit(&e.all);
+    dse_buffer_deinit(&e.run);
+    dse_free(text);
+    return status;
 }
 
 enum dse_status dse_chat_prompt_build(const struct dse_template *tmpl, const struct dse_template_traits *traits,
                                       const struct dse_tokenizer *tokenizer, const struct dse_template_inputs *inputs,
-                                      bool encode, struct dse_chat_prompt *out, struct dse_error *err)
+                                      bool encode_tokens, struct dse_chat_prompt *out, struct dse_error *err)
 {
-    json_t *messages = NULL, *copy = NULL;
-    char *bos = NULL, *eos = NULL;
-    struct marks marks = {0};
-    memset(out, 0, sizeof *out);
-    enum dse_status status = dse_messages_normalize(inputs->messages, traits, &messages, err);
-    if (status == DSE_OK && (copy = json_deep_copy(messages)) == NULL)
-        status = dse_fail_memory(err, 64, "the messages");
-    if (status == DSE_OK) status = mark_messages(copy, tokenizer, err);
-    if (status == DSE_OK) status = token_text(tokenizer, dse_tokenizer_bos(tokenizer), &bos, err);
-    if (status == DSE_OK) status = token_text(tokenizer, dse_tokenizer_eos(tokenizer), &eos, err);
-    if (status == DSE_OK) {
-        struct dse_template_inputs marked = *inputs;
-        marked.messages = copy;
-        if (marked.bos_token == NULL) marked.bos_token = bos;
-        if (marked.eos_token == NULL) marked.eos_token = eos;
-        status = dse_template_render(tmpl, &marked, &out->text, &out->bytes, err);
-    }
-    if (status == DSE_OK) status = remove_marks(out->text, &out->bytes, &marks, err);
-    if (status == DSE_OK) out->opens_thinking = ends_in_think(out->text, out->bytes);
-    if (status == DSE_OK && encode)
-        status = dse_tokenizer_encode_guarded(tokenizer, out->text, out->bytes,
-                                              DSE_ENCODE_PARSE_SPECIAL | DSE_ENCODE_ADD_BOS, marks.positions,
-                                              marks.count, &out->tokens, err);
-    if (status != DSE_OK) dse_chat_prompt_deinit(out);
-    dse_free(marks.positions);
-    dse_free(bos);
-    dse_free(eos);
-    json_decref(copy);
-    json_decref(messages);
+    struct dse_chat_marks *marks = NULL;
+    enum dse_status status = dse_chat_marks_create(tokenizer, &marks, err);
+    if (status == DSE_OK)
+        status = dse_chat_prompt_render(tmpl, traits, tokenizer, marks, inputs, encode_tokens ? DSE_PROMPT_ENCODE : 0,
+                                        out, err);
+    dse_chat_marks_free(marks);
     return status;
 }
 

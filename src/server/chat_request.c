@@ -1,0 +1,272 @@
+/* Parsing of chat completion requests: messages, tools, thinking switches (see chat_request.h). */
+#include "server/chat_request.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "server/params.h"
+
+#define PATH_BYTES 96
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        enum dse_status try_status = (call);                                                                           \
+        if (try_status != DSE_OK) return try_status;                                                                   \
+    } while (0)
+
+static enum dse_status wrong(struct dse_error *err, const char *path, const char *expected, const json_t *found)
+{
+    return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s must be %s, not %s", path, expected,
+                       dse_json_type_name(found));
+}
+
+static enum dse_status check_part(const json_t *part, const char *path, struct dse_error *err)
+{
+    char at[PATH_BYTES];
+    if (!json_is_object(part)) return wrong(err, path, "an object", part);
+    const json_t *type = json_object_get(part, "type");
+    snprintf(at, sizeof at, "%s.type", path);
+    if (!json_is_string(type)) return wrong(err, at, "a string", type);
+    const char *name = json_string_value(type);
+    const char *field = strcmp(name, "refusal") == 0 ? "refusal" : "text";
+    if (strcmp(name, "text") != 0 && strcmp(name, "refusal") != 0) {
+        if (strcmp(name, "image_url") == 0 || strcmp(name, "input_audio") == 0 || strcmp(name, "file") == 0 ||
+            strcmp(name, "video_url") == 0)
+            return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s is of type %s; this model takes text only", path,
+                               name);
+        return dse_fail_at(err, DSE_ERR_INVALID, at, -1, "%s must be text, not \"%.40s\"", at, name);
+    }
+    const json_t *text = json_object_get(part, field);
+    snprintf(at, sizeof at, "%s.%s", path, field);
+    return json_is_string(text) ? DSE_OK : wrong(err, at, "a string", text);
+}
+
+static enum dse_status check_content(const json_t *message, const char *path, bool may_be_null, struct dse_error *err)
+{
+    char at[PATH_BYTES];
+    const json_t *content = json_object_get(message, "content");
+    snprintf(at, sizeof at, "%s.content", path);
+    if (!content || json_is_null(content))
+        return may_be_null ? DSE_OK : wrong(err, at, "a string or an array of parts", content);
+    if (json_is_string(content)) return DSE_OK;
+    if (!json_is_array(content)) return wrong(err, at, "a string or an array of parts", content);
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        snprintf(at, sizeof at, "%s.content[%zu]", path, i);
+        TRY(check_part(json_array_get(content, i), at, err));
+    }
+    return DSE_OK;
+}
+
+static enum dse_status check_tool_calls(const json_t *message, const char *path, struct dse_error *err)
+{
+    char at[PATH_BYTES];
+    const json_t *calls = dse_param_get(message, "tool_calls");
+    if (!calls) return DSE_OK;
+    snprintf(at, sizeof at, "%s.tool_calls", path);
+    if (!json_is_array(calls)) return wrong(err, at, "an array", calls);
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        const json_t *call = json_array_get(calls, i);
+        snprintf(at, sizeof at, "%s.tool_calls[%zu]", path, i);
+        if (!json_is_object(call)) return wrong(err, at, "an object", call);
+        const json_t *function = json_object_get(call, "function");
+        snprintf(at, sizeof at, "%s.tool_calls[%zu].function", path, i);
+        if (!json_is_object(function)) return wrong(err, at, "an object", function);
+        const json_t *name = json_object_get(function, "name");
+        snprintf(at, sizeof at, "%s.tool_calls[%zu].function.name", path, i);
+        if (!json_is_string(name)) return wrong(err, at, "a string", name);
+        const json_t *arguments = dse_param_get(function, "arguments");
+        snprintf(at, sizeof at, "%s.tool_calls[%zu].function.arguments", path, i);
+        if (arguments && !json_is_string(arguments) && !json_is_object(arguments))
+            return wrong(err, at, "a string or an object", arguments);
+    }
+    return DSE_OK;
+}
+
+static enum dse_status check_message(const json_t *message, size_t index, struct dse_error *err)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+    static const char *const texts[] = {"name", "tool_call_id", "reasoning_content", "reasoning", "refusal"};
+    char path[PATH_BYTES], at[PATH_BYTES + 24];
+    snprintf(path, sizeof path, "messages[%zu]", index);
+    if (!json_is_object(message)) return wrong(err, path, "an object", message);
+    const json_t *role = json_object_get(message, "role");
+    snprintf(at, sizeof at, "%s.role", path);
+    if (!json_is_string(role)) return wrong(err, at, "a string", role);
+    const char *name = json_string_value(role);
+    bool known = false;
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        known |= strcmp(name, roles[i]) == 0;
+    if (!known)
+        return dse_fail_at(err, DSE_ERR_INVALID, at, -1,
+                           "%s must be system, developer, user, assistant, tool or function, not \"%.40s\"", at, name);
+    bool assistant = strcmp(name, "assistant") == 0;
+    bool from_tool = strcmp(name, "tool") == 0 || strcmp(name, "function") == 0;
+    TRY(check_content(message, path, assistant || from_tool, err));
+    if (assistant) TRY(check_tool_calls(message, path, err));
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        const json_t *text = dse_param_get(message, texts[i]);
+        snprintf(at, sizeof at, "%s.%s", path, texts[i]);
+        if (text && !json_is_string(text)) return wrong(err, at, "a string", text);
+    }
+    return DSE_OK;
+}
+
+static enum dse_status parse_messages(const json_t *root, struct dse_chat_request *request, struct dse_error *err)
+{
+    const json_t *messages = json_object_get(root, "messages");
+    if (!json_is_array(messages)) return wrong(err, "messages", "an array", messages);
+    size_t n = json_array_size(messages);
+    if (n == 0) return dse_fail_at(err, DSE_ERR_INVALID, "messages", -1, "messages must not be empty");
+    for (size_t i = 0; i < n; i++)
+        TRY(check_message(json_array_get(messages, i), i, err));
+    request->messages = messages;
+
+    const json_t *last = json_array_get(messages, n - 1);
+    bool add_given = false, prefix = false;
+    request->add_generation_prompt = true;
+    TRY(dse_param_bool(root, "add_generation_prompt", &request->add_generation_prompt, &add_given, err));
+    TRY(dse_param_bool(root, "continue_final_message", &request->continue_final_message, NULL, err));
+    TRY(dse_param_bool(last, "prefix", &prefix, NULL, err));
+    if (request->continue_final_message && add_given && request->add_generation_prompt)
+        return dse_fail_at(err, DSE_ERR_INVALID, "continue_final_message", -1,
+                           "continue_final_message and add_generation_prompt cannot both be true");
+    if (prefix) request->continue_final_message = true;
+    if (!request->continue_final_message) return DSE_OK;
+    request->add_generation_prompt = false;
+    const json_t *content = json_object_get(last, "content");
+    if (strcmp(json_string_value(json_object_get(last, "role")), "assistant") != 0 || !json_is_string(content))
+        return dse_fail_at(err, DSE_ERR_INVALID, "messages", -1,
+                           "only an assistant message with a text content can be continued");
+    return DSE_OK;
+}
+
+static enum dse_status parse_tools(const json_t *root, struct dse_chat_request *request, struct dse_error *err)
+{
+    const json_t *tools = dse_param_get(root, "tools");
+    const json_t *choice = dse_param_get(root, "tool_choice");
+    if (tools) {
+        if (!json_is_array(tools)) return wrong(err, "tools", "an array", tools);
+        for (size_t i = 0; i < json_array_size(tools); i++) {
+            char path[PATH_BYTES];
+            const json_t *tool = json_array_get(tools, i);
+            snprintf(path, sizeof path, "tools[%zu]", i);
+            if (!json_is_object(tool)) return wrong(err, path, "an object", tool);
+            const json_t *function = json_object_get(tool, "function");
+            snprintf(path, sizeof path, "tools[%zu].function", i);
+            if (!json_is_object(function)) return wrong(err, path, "an object", function);
+            const json_t *name = json_object_get(function, "name");
+            snprintf(path, sizeof path, "tools[%zu].function.name", i);
+            if (!json_is_string(name)) return wrong(err, path, "a string", name);
+        }
+        if (json_array_size(tools) > 0) request->tools = tools;
+    }
+    if (!choice) return DSE_OK;
+    if (json_is_string(choice)) {
+        const char *name = json_string_value(choice);
+        if (strcmp(name, "none") == 0) request->tools = NULL;
+        if (strcmp(name, "none") == 0 || strcmp(name, "auto") == 0) return DSE_OK;
+        return dse_fail_at(err, DSE_ERR_INVALID, "tool_choice", -1,
+                           strcmp(name, "required") == 0 ? "tool_choice required is not supported yet; use auto or none"
+                                                         : "tool_choice must be none, auto, required or an object");
+    }
+    if (!json_is_object(choice)) return wrong(err, "tool_choice", "a string or an object", choice);
+    return dse_fail_at(err, DSE_ERR_INVALID, "tool_choice", -1,
+                       "tool_choice with a named tool is not supported yet; use auto or none");
+}
+
+/* reasoning_effort, thinking and chat_template_kwargs.enable_thinking are three names for one switch. */
+static enum dse_status parse_thinking(const json_t *root, struct dse_chat_request *request, struct dse_error *err)
+{
+    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra"};
+    int on = -1;
+    const char *effort = NULL, *kind = NULL;
+    const json_t *kwargs = dse_param_get(root, "chat_template_kwargs");
+    const json_t *thinking = dse_param_get(root, "thinking");
+
+    if (request->params.model && strcmp(request->params.model, "deepseek-chat") == 0) on = 0;
+    if (request->params.model && strcmp(request->params.model, "deepseek-reasoner") == 0) on = 1;
+    TRY(dse_param_string(root, "reasoning_effort", &effort, NULL, err));
+    if (effort) {
+        bool known = false;
+        for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++)
+            known |= strcmp(effort, efforts[i]) == 0;
+        if (!known)
+            return dse_fail_at(err, DSE_ERR_INVALID, "reasoning_effort", -1,
+                               "reasoning_effort must be none, minimal, low, medium, high, xhigh or max, not \"%.40s\"",
+                               effort);
+        on = strcmp(effort, "none") != 0;
+    }
+    if (thinking) {
+        if (!json_is_object(thinking)) return wrong(err, "thinking", "an object", thinking);
+        TRY(dse_param_string(thinking, "type", &kind, NULL, err));
+        if (!kind || (strcmp(kind, "enabled") != 0 && strcmp(kind, "disabled") != 0 && strcmp(kind, "adaptive") != 0))
+            return dse_fail_at(err, DSE_ERR_INVALID, "thinking.type", -1, "thinking.type must be enabled or disabled");
+        if (strcmp(kind, "adaptive") != 0) on = strcmp(kind, "enabled") == 0;
+    }
+    if (kwargs && !json_is_object(kwargs)) return wrong(err, "chat_template_kwargs", "an object", kwargs);
+
+    request->variables = kwargs ? json_copy((json_t *)kwargs) : json_object();
+    if (!request->variables) return dse_fail_memory(err, 64, "chat_template_kwargs");
+    const json_t *given = json_object_get(request->variables, "enable_thinking");
+    if (json_is_boolean(given)) on = json_is_true(given);
+    int failed = 0;
+    if (on >= 0) {
+        failed |= json_object_set_new(request->variables, "enable_thinking", json_boolean(on));
+        if (!json_object_get(request->variables, "thinking")) /* DeepSeek's templates call it so */
+            failed |= json_object_set_new(request->variables, "thinking", json_boolean(on));
+    }
+    if (effort && !json_object_get(request->variables, "reasoning_effort"))
+        failed |= json_object_set_new(request->variables, "reasoning_effort", json_string(effort));
+    if (failed) return dse_fail_memory(err, 64, "chat_template_kwargs");
+    request->asks_thinking = on == 1;
+    return DSE_OK;
+}
+
+static enum dse_status parse_logprobs(const json_t *root, struct dse_gen_params *params, struct dse_error *err)
+{
+    int64_t top = 0;
+    TRY(dse_param_bool(root, "logprobs", &params->logprobs, NULL, err));
+    TRY(dse_param_int(root, "top_logprobs", 0, DSE_MAX_TOP_LOGPROBS, &top, NULL, err));
+    if (top > 0 && !params->logprobs)
+        return dse_fail_at(err, DSE_ERR_INVALID, "top_logprobs", -1, "top_logprobs needs logprobs: true");
+    params->sampling.top_logprobs = params->logprobs ? (int)top : -1;
+    return DSE_OK;
+}
+
+enum dse_status dse_chat_request_parse(const json_t *root, int n_vocab, struct dse_chat_request *request,
+                                       struct dse_error *err)
+{
+    *request = (struct dse_chat_request){0};
+    TRY(dse_gen_params_parse(root, n_vocab, &request->params, err));
+    TRY(parse_messages(root, request, err));
+    TRY(parse_logprobs(root, &request->params, err));
+    TRY(parse_tools(root, request, err));
+    return parse_thinking(root, request, err);
+}
+
+void dse_chat_request_deinit(struct dse_chat_request *request)
+{
+    dse_gen_params_deinit(&request->params);
+    json_decref(request->variables);
+    request->variables = NULL;
+}
+
+enum dse_status dse_chat_request_prompt(const struct dse_chat_request *request, const struct dse_served *served,
+                                        bool encode, struct dse_chat_prompt *out, struct dse_error *err)
+{
+    if (!served->tmpl)
+        return dse_fail(err, DSE_ERR_UNSUPPORTED,
+                        "this model has no chat template; use /v1/completions, or start with --chat-template");
+    struct dse_template_inputs inputs = {
+        .messages = request->messages,
+        .tools = served->traits.has_tools ? request->tools : NULL,
+        .add_generation_prompt = request->add_generation_prompt,
+        .extra = request->variables,
+    };
+    unsigned flags = (encode ? DSE_PROMPT_ENCODE : 0) |
+                     (request->continue_final_message ? DSE_PROMPT_CONTINUE_FINAL : 0);
+    enum dse_status status = dse_chat_prompt_render(served->tmpl, &served->traits, served->tokenizer, served->marks,
+                                                    &inputs, flags, out, err);
+    if (status == DSE_OK || (err && err->file[0]) || status == DSE_ERR_NO_MEMORY) return status;
+    struct dse_error copy = *err;
+    return dse_fail_at(err, status, "messages", -1, "the chat template: %s", copy.message);
+}

@@ -1,0 +1,27 @@
+/* A chat completion request, parsed and checked. Parsing needs no engine and no model: the fuzzer feeds it. */
+#ifndef DSE_SERVER_CHAT_REQUEST_H
+#define DSE_SERVER_CHAT_REQUEST_H
+
+#include "server/openai_common.h"
+#include "server/server_internal.h"
+
+struct dse_chat_request {
+    struct dse_gen_params params;
+    const json_t *messages; /* borrowed; a non-empty array of checked messages */
+    const json_t *tools;    /* borrowed; NULL: none, or switched off by tool_choice */
+    json_t *variables;      /* owned object: chat_template_kwargs and the thinking switch */
+    bool asks_thinking;     /* a switch was given that wants thinking on */
+    bool add_generation_prompt;
+    bool continue_final_message; /* the last message is the beginning of the answer */
+};
+
+/* root must outlive *request. */
+DSE_MUST_CHECK enum dse_status dse_chat_request_parse(const json_t *root, int n_vocab, struct dse_chat_request *request,
+                                                      struct dse_error *err);
+/* Renders, and encodes if asked to, for the model that is served. */
+DSE_MUST_CHECK enum dse_status dse_chat_request_prompt(const struct dse_chat_request *request,
+                                                       const struct dse_served *served, bool encode,
+                                                       struct dse_chat_prompt *out, struct dse_error *err);
+void dse_chat_request_deinit(struct dse_chat_request *request); /* also after a failure */
+
+#endif

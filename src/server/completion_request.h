@@ -1,0 +1,28 @@
+/* A completion request (POST /v1/completions), parsed and checked. Needs no engine; the fuzzer feeds it directly. */
+#ifndef DSE_SERVER_COMPLETION_REQUEST_H
+#define DSE_SERVER_COMPLETION_REQUEST_H
+
+#include "server/openai_common.h"
+
+/* One prompt: a text or token ids. */
+struct dse_completion_prompt {
+    const char *text; /* borrowed; NULL: ids */
+    size_t text_bytes;
+    int32_t *ids; /* owned */
+    size_t n_ids;
+};
+
+struct dse_completion_request {
+    struct dse_gen_params params;
+    struct dse_completion_prompt *prompts; /* owned array */
+    int n_prompts;
+    bool echo, add_special_tokens;
+};
+
+/* root must outlive *request. */
+DSE_MUST_CHECK enum dse_status dse_completion_request_parse(const json_t *root, int n_vocab,
+                                                            struct dse_completion_request *request,
+                                                            struct dse_error *err);
+void dse_completion_request_deinit(struct dse_completion_request *request); /* also after a failure */
+
+#endif

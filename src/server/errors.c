@@ -1,0 +1,201 @@
+/* One table from failures to HTTP answers (see errors.h). */
+#include "server/errors.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/counters.h"
+#include "base/json.h"
+#include "server/params.h"
+#include "server/server_internal.h"
+
+#define MAX_ANSWER_BYTES  (1u << 30)
+#define MAX_RETRY_AFTER_S 119 /* SDKs give up on 120 and more */
+
+static const struct {
+    int http;
+    const char *type, *code;
+} kinds[] = {
+    {400, "invalid_request_error", NULL},
+    {401, "authentication_error", "invalid_api_key"},
+    {403, "permission_error", NULL},
+    {404, "not_found_error", NULL},
+    {405, "invalid_request_error", "method_not_allowed"},
+    {413, "invalid_request_error", "request_too_large"},
+    {415, "invalid_request_error", "unsupported_media_type"},
+    {429, "rate_limit_exceeded", "rate_limit_exceeded"},
+    {431, "invalid_request_error", "headers_too_large"},
+    {499, "invalid_request_error", "cancelled"},
+    {500, "server_error", NULL},
+    {501, "not_supported_error", NULL},
+    {503, "server_error", "unavailable"},
+};
+
+struct dse_api_error dse_api_error_from(const struct dse_error *err)
+{
+    struct dse_api_error error = {.http = dse_status_http(err->status), .message = err->message};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (kinds[i].http != error.http) continue;
+        error.type = kinds[i].type;
+        error.code = kinds[i].code;
+    }
+    if (!error.type) error.type = "server_error";
+    if (error.http == 400 && err->file[0]) error.param = err->file;
+    return error;
+}
+
+static void put_optional(struct dse_buffer *out, const char *name, const char *text)
+{
+    dse_buffer_printf(out, ",\"%s\":", name);
+    if (text)
+        dse_buffer_put_json_string(out, text, strlen(text));
+    else
+        dse_buffer_puts(out, "null");
+}
+
+bool dse_put_error(struct dse_buffer *out, const struct dse_api_error *error)
+{
+    dse_buffer_puts(out, "{\"error\":{\"message\":");
+    dse_buffer_put_json_string(out, error->message, strlen(error->message));
+    put_optional(out, "type", error->type);
+    put_optional(out, "param", error->param);
+    put_optional(out, "code", error->code);
+    if (error->has_lengths)
+        dse_buffer_printf(out, ",\"n_ctx\":%lld,\"n_prompt_tokens\":%lld", (long long)error->n_ctx,
+                          (long long)error->n_prompt_tokens);
+    return dse_buffer_puts(out, "}}");
+}
+
+/* How long until a place in the queue is likely: requests before us times their usual length. */
+static int busy_retry_after_s(const struct dse_server *server)
+{
+    struct dse_served *served = atomic_load(&server->served);
+    struct dse_histogram_view view = dse_histogram_get(DSE_HISTOGRAM_E2E);
+    double mean_s = view.count ? view.sum / (double)view.count : 1.0, slots = 1.0;
+    if (served) {
+        struct dse_memory_plan plan;
+        dse_engine_get_plan(served->engine, &plan);
+        if (plan.max_concurrent > 1) slots = plan.max_concurrent;
+    }
+    double wait_s = mean_s * (double)(dse_gauge_get(DSE_GAUGE_REQUESTS_WAITING) + 1) / slots;
+    return wait_s < 1.0 ? 1 : wait_s > MAX_RETRY_AFTER_S ? MAX_RETRY_AFTER_S : (int)(wait_s + 0.5);
+}
+
+static void add_error_headers(struct dse_server *server, struct dse_http_exchange *x, int http)
+{
+    char text[32];
+    if (http == 401) dse_http_set_header(x, "WWW-Authenticate", "Bearer");
+    if (http == 503) dse_http_set_header(x, "Retry-After", "2");
+    if (http == 429) {
+        snprintf(text, sizeof text, "%d", busy_retry_after_s(server));
+        dse_http_set_header(x, "Retry-After", text);
+        dse_http_set_header(x, "x-ratelimit-remaining-requests", "0");
+        struct dse_served *served = atomic_load(&server->served);
+        if (served) {
+            struct dse_memory_plan plan;
+            dse_engine_get_plan(served->engine, &plan);
+            snprintf(text, sizeof text, "%d", plan.max_concurrent);
+            dse_http_set_header(x, "x-ratelimit-limit-requests", text);
+        }
+    }
+}
+
+void dse_answer_buffer(struct dse_server *server, struct dse_http_exchange *x, int http, const char *content_type,
+                       struct dse_buffer *buffer)
+{
+    size_t bytes = buffer->length;
+    char *body = dse_buffer_take(buffer);
+    dse_buffer_deinit(buffer);
+    if (body)
+        dse_http_respond(x, http, content_type, body, bytes);
+    else
+        dse_http_respond(x, 503, NULL, NULL, 0); /* no memory even for an error text */
+}
+
+void dse_answer_error(struct dse_server *server, struct dse_http_exchange *x, const struct dse_api_error *error)
+{
+    struct dse_buffer out;
+    dse_buffer_init(&out, DSE_MEM_REQUEST, MAX_ANSWER_BYTES);
+    dse_put_error(&out, error);
+    add_error_headers(server, x, error->http);
+    dse_answer_buffer(server, x, error->http, "application/json", &out);
+}
+
+void dse_answer_failure(struct dse_server *server, struct dse_http_exchange *x, const struct dse_error *err)
+{
+    struct dse_api_error error = dse_api_error_from(err);
+    dse_answer_error(server, x, &error);
+}
+
+void dse_answer_problem(struct dse_server *server, struct dse_http_exchange *x, int http, const char *type,
+                        const char *code, const char *message)
+{
+    struct dse_api_error error = {.http = http, .type = type, .code = code, .message = message};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (kinds[i].http != http) continue;
+        if (!error.type) error.type = kinds[i].type;
+        if (!error.code) error.code = kinds[i].code;
+    }
+    dse_answer_error(server, x, &error);
+}
+
+static int append_json(const char *text, size_t bytes, void *user)
+{
+    return dse_buffer_append(user, text, bytes) ? 0 : -1;
+}
+
+void dse_answer_json(struct dse_server *server, struct dse_http_exchange *x, int http, json_t *json)
+{
+    struct dse_buffer out;
+    dse_buffer_init(&out, DSE_MEM_REQUEST, MAX_ANSWER_BYTES);
+    if (!json || json_dump_callback(json, append_json, &out, JSON_COMPACT | JSON_ENCODE_ANY) != 0) out.failed = true;
+    json_decref(json);
+    dse_answer_buffer(server, x, http, "application/json", &out);
+}
+
+json_t *dse_request_object(struct dse_server *server, struct dse_http_exchange *x)
+{
+    size_t bytes;
+    struct dse_error err;
+    json_t *root = NULL;
+    const char *body = dse_http_body(x, &bytes);
+    const char *type = dse_http_header(x, "Content-Type");
+    enum dse_status status = bytes
+                                 ? dse_json_parse(body, bytes, "the request body", &root, &err)
+                                 : dse_fail(&err, DSE_ERR_INVALID, "the request body is empty; expected a JSON object");
+    if (status == DSE_OK && !json_is_object(root)) {
+        json_decref(root);
+        root = NULL;
+        status = dse_fail(&err, DSE_ERR_INVALID, "the request body must be a JSON object");
+    }
+    dse_http_drop_body(x);
+    if (status == DSE_OK) return root;
+    struct dse_api_error error = dse_api_error_from(&err);
+    if (status != DSE_ERR_NO_MEMORY) error.http = 400, error.type = "invalid_request_error", error.code = NULL;
+    error.param = NULL;
+    if (error.http == 400 && type && !strcasestr(type, "json")) {
+        error.http = 415;
+        error.code = "unsupported_media_type";
+        error.message = "expected Content-Type: application/json and a JSON object as body";
+    }
+    dse_answer_error(server, x, &error);
+    return NULL;
+}
+
+bool dse_request_model_known(struct dse_server *server, struct dse_http_exchange *x, const json_t *root)
+{
+    struct dse_error err;
+    const char *name = NULL;
+    if (dse_param_string(root, "model", &name, NULL, &err) != DSE_OK) {
+        dse_answer_failure(server, x, &err);
+        return false;
+    }
+    if (dse_server_resolve_model(server, name)) return true;
+    char message[256];
+    snprintf(message, sizeof message, "The model `%.128s` does not exist", name);
+    struct dse_api_error error = {
+        .http = 404, .type = "invalid_request_error", .code = "model_not_found", .param = "model", .message = message};
+    dse_answer_error(server, x, &error);
+    return false;
+}

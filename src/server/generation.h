@@ -1,0 +1,111 @@
+/* One generation request on its way through the engine: from token ids to the client's answer, in any dialect.
+ *
+ * dse_generation_run takes everything, submits, and returns; the engine's events then feed the output stage of each
+ * choice and the exchange. Events run on the engine thread: they format and append, and never wait. When the client
+ * leaves, the engine's requests are cancelled; the generation ends with their last event.
+ */
+#ifndef DSE_SERVER_GENERATION_H
+#define DSE_SERVER_GENERATION_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "server/errors.h"
+#include "server/logprobs.h"
+#include "server/openai_common.h"
+#include "server/server_internal.h"
+
+#define DSE_MAX_PROMPTS 128
+
+struct dse_generation;
+struct dse_choice;
+
+/* How a dialect writes things. Each put writes one element of `choices`. */
+struct dse_dialect {
+    const char *id_prefix, *object, *chunk_object;
+    const char *too_long; /* printf format of the context-length message: context, total, prompt, completion */
+    void (*put_first)(struct dse_choice *choice, struct dse_buffer *out); /* NULL: no opening chunk */
+    void (*put_delta)(struct dse_choice *choice, enum dse_channel channel, struct dse_buffer *out);
+    void (*put_finish)(struct dse_choice *choice, struct dse_buffer *out); /* last chunk of a choice */
+    void (*put_whole)(struct dse_choice *choice, struct dse_buffer *out);
+};
+
+/* One engine request: a prompt and its n choices. */
+struct dse_gen_prompt {
+    struct dse_generation *generation;
+    struct dse_tokens tokens; /* owned */
+    char *echo;               /* owned; text put in front of each choice, NULL: none */
+    size_t echo_bytes;
+    struct dse_logprobs echo_logprobs; /* of the prompt's own tokens */
+    int index, choices_left;
+    uint64_t id; /* engine's, 0 until submitted */
+};
+
+struct dse_choice {
+    struct dse_generation *generation;
+    struct dse_gen_prompt *prompt;
+    int index;
+    struct dse_output *output;
+    struct dse_buffer text[2];    /* by enum dse_channel: since the last chunk, or whole */
+    struct dse_buffer raw;        /* all bytes fed, kept only for logprobs with stop strings */
+    struct dse_logprobs logprobs; /* since the last chunk, or whole */
+    uint32_t characters;          /* code points so far, echo included: text_offset */
+    bool started, stopped, finished, echo_sent;
+    int n_tokens;
+    enum dse_finish finish;
+    struct dse_timings timings;
+};
+
+struct dse_generation {
+    struct dse_server *server;
+    struct dse_served *served;
+    struct dse_http_exchange *exchange; /* owned reference */
+    const struct dse_dialect *dialect;
+    struct dse_gen_params params;
+    json_t *root;                   /* owned: params borrow from it */
+    struct dse_grammar *grammar;    /* owned */
+    struct dse_gen_prompt *prompts; /* owned array */
+    int n_prompts;
+    bool starts_in_reasoning;
+    char id[48], model[256];
+    int64_t created;
+    uint64_t start_ns;
+
+    atomic_int refs;
+    struct dse_choice *choices; /* [n_prompts * params.n] */
+    int n_choices, n_finished;  /* engine thread */
+    struct dse_buffer chunk;    /* engine thread: the event being formatted */
+    struct dse_error failure;   /* status DSE_OK: none */
+
+    pthread_mutex_t lock; /* below */
+    int n_submitted, n_running;
+    bool submitting, waiting;
+    atomic_bool gone, failed; /* the client left; failure is set */
+};
+
+/* Takes root, params' memory, prompts (array and contents) and grammar; answers x in every case. */
+struct dse_generation_setup {
+    struct dse_http_exchange *exchange;
+    const struct dse_dialect *dialect;
+    const struct dse_gen_params *params;
+    json_t *root;
+    struct dse_grammar *grammar;
+    struct dse_gen_prompt *prompts;
+    int n_prompts;
+    bool starts_in_reasoning;
+};
+void dse_generation_run(struct dse_server *server, const struct dse_generation_setup *setup);
+
+void dse_gen_prompts_free(struct dse_gen_prompt *prompts, int n_prompts);
+const char *dse_finish_name(enum dse_finish finish);
+
+/* stream.c: the frames of an SSE answer, and of a whole one. */
+void dse_stream_first(struct dse_choice *choice);
+void dse_stream_delta(struct dse_choice *choice); /* what the output stage let go of, if anything */
+void dse_stream_finish(struct dse_choice *choice);
+void dse_stream_progress(struct dse_choice *choice, int n_processed, int n_prompt);
+void dse_stream_error(struct dse_generation *generation, const struct dse_api_error *error);
+void dse_stream_end(struct dse_generation *generation);
+void dse_put_whole_answer(struct dse_generation *generation, struct dse_buffer *out);
+
+#endif

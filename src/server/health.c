@@ -1,0 +1,49 @@
+/* /health, /ready, /version, /slots. On the I/O thread: never wait for the engine. */
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "server/errors.h"
+#include "server/server_internal.h"
+
+#define MAX_SLOTS 4096
+
+static const char *state(struct dse_server *server)
+{
+    if (atomic_load(&server->draining)) return "draining";
+    return atomic_load(&server->served) ? "ok" : "loading";
+}
+
+/* Alive: 200 whatever the engine does. */
+void dse_handle_health(struct dse_server *server, struct dse_http_exchange *x)
+{
+    dse_answer_json(server, x, 200, json_pack("{s:s}", "status", state(server)));
+}
+
+/* Able to take work. */
+void dse_handle_ready(struct dse_server *server, struct dse_http_exchange *x)
+{
+    bool ready = atomic_load(&server->served) && !atomic_load(&server->draining);
+    if (!ready) dse_http_set_header(x, "Retry-After", "2");
+    dse_answer_json(server, x, ready ? 200 : 503, json_pack("{s:s}", "status", ready ? "ready" : state(server)));
+}
+
+void dse_handle_version(struct dse_server *server, struct dse_http_exchange *x)
+{
+    dse_answer_json(server, x, 200, json_pack("{s:s, s:s}", "version", DSE_VERSION, "name", "deepseek-edge"));
+}
+
+/* One object per running or waiting request; never its prompt. */
+void dse_handle_slots(struct dse_server *server, struct dse_http_exchange *x)
+{
+    struct dse_served *served = atomic_load(&server->served);
+    struct dse_slot *slots = dse_calloc(DSE_MEM_SERVER, MAX_SLOTS, sizeof *slots);
+    int n = slots ? dse_engine_slots(served->engine, slots, MAX_SLOTS) : 0;
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++)
+        json_array_append_new(list,
+                              json_pack("{s:I, s:b, s:I, s:i, s:i, s:i}", "id", (json_int_t)slots[i].id,
+                                        "is_processing", (int)slots[i].running, "n_ctx",
+                                        (json_int_t)served->context_length, "n_prompt", slots[i].n_prompt,
+                                        "n_processed", slots[i].n_processed, "n_generated", slots[i].n_generated));
+    dse_free(slots);
+    dse_answer_json(server, x, 200, list);
+}

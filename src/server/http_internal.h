@@ -1,0 +1,92 @@
+/* What http.c (library side) and http_watch.c (watcher thread) share. Nobody else includes this. */
+#ifndef DSE_SERVER_HTTP_INTERNAL_H
+#define DSE_SERVER_HTTP_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/buffer.h"
+#include "server/http.h"
+#include "server/workers.h"
+
+#define HTTP_MAX_ANSWER_HEADERS 24
+
+struct MHD_Connection;
+struct MHD_Daemon;
+
+enum http_phase { HTTP_IDLE, HTTP_BODY, HTTP_BUSY };
+
+/* One per TCP connection, from accept to close. */
+struct http_connection {
+    struct http_connection *previous, *next;
+    int fd;
+    enum http_phase phase;
+    uint64_t since_ns; /* start of the phase */
+};
+
+struct http_header {
+    char *name, *value;
+};
+
+/* Lock order: http->lock before exchange->lock before the library's own. */
+struct dse_http_exchange {
+    struct dse_http *http;
+    atomic_int refs;
+    uint64_t id;
+
+    /* request: written by the I/O thread before dispatch, then constant */
+    char *method, *path;
+    struct dse_buffer header_text; /* name NUL value NUL … */
+    int n_headers;
+    struct dse_buffer body;
+    size_t discarded_bytes;
+    size_t body_charged; /* counted in http->body_bytes */
+    bool expects_body, expects_continue, dispatched, listed;
+
+    pthread_mutex_t lock;              /* all below */
+    struct MHD_Connection *connection; /* NULL once the library is done with it */
+    int fd;
+    bool suspended, queued, answered, streaming, ended, aborted, gone, half_closed, probe_allowed;
+    int status;
+    const char *content_type, *filler;
+    struct http_header headers[HTTP_MAX_ANSWER_HEADERS];
+    int n_answer_headers;
+    char *whole; /* body of a whole answer */
+    size_t whole_bytes;
+    struct dse_buffer out; /* unread part of a stream starts at out_sent */
+    size_t out_sent;
+    uint64_t last_write_ns;
+    struct dse_http_owner owner;
+
+    struct dse_http_exchange *previous, *next; /* in http->exchanges, under http->lock */
+};
+
+struct dse_http {
+    struct dse_http_options options;
+    struct MHD_Daemon *daemon;
+    struct dse_workers *workers;
+    atomic_size_t body_bytes; /* bodies held in memory, all connections */
+
+    pthread_mutex_t lock;
+    struct dse_http_exchange *exchanges; /* dispatched and not completed */
+    uint64_t last_id;
+    struct http_connection *connections;
+    int n_connections;
+
+    int epoll_fd, wake_fd;
+    atomic_bool stopping;
+    pthread_t watcher;
+};
+
+/* http_watch.c */
+enum dse_status http_watch_start(struct dse_http *http, struct dse_error *err);
+void http_watch_stop(struct dse_http *http);
+void http_watch_add(struct dse_http_exchange *x);    /* I/O thread, before dispatch */
+void http_watch_remove(struct dse_http_exchange *x); /* I/O thread, before the socket may close */
+void http_connection_phase(struct dse_http *http, struct http_connection *connection, enum http_phase phase);
+
+/* http.c */
+void http_exchange_lost(struct dse_http_exchange *x);  /* the peer is gone: cut off, tell the owner */
+void http_exchange_probe(struct dse_http_exchange *x); /* sends filler if that is possible now */
+
+#endif

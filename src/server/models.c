@@ -1,0 +1,44 @@
+/* /v1/models and /v1/models/{id}. On the I/O thread: never wait for the engine, answer while the model loads. */
+#include <string.h>
+
+#include "server/errors.h"
+#include "server/server_internal.h"
+
+static json_t *model_object(struct dse_server *server, const char *name)
+{
+    json_t *object = json_pack("{s:s, s:s, s:I, s:s}", "id", name, "object", "model", "created",
+                               (json_int_t)server->start_unix_s, "owned_by", "deepseek-edge");
+    struct dse_served *served = atomic_load(&server->served);
+    if (!object || !served) return object;
+    json_object_set_new(object, "max_model_len", json_integer(served->context_length));
+    json_object_set_new(object, "meta",
+                        json_pack("{s:I, s:I, s:I, s:I, s:s, s:s, s:I}", "n_ctx", (json_int_t)served->context_length,
+                                  "n_ctx_train", (json_int_t)served->info.context_length, "n_params",
+                                  (json_int_t)served->info.n_parameters, "size", (json_int_t)served->info.file_bytes,
+                                  "quant", served->info.quantization, "arch", served->info.arch, "n_vocab",
+                                  (json_int_t)served->n_vocab));
+    return object;
+}
+
+void dse_handle_models(struct dse_server *server, struct dse_http_exchange *x)
+{
+    json_t *list = json_array();
+    json_array_append_new(list, model_object(server, dse_server_model_name(server)));
+    for (int i = 1; i < server->n_model_names; i++)
+        json_array_append_new(list, model_object(server, server->model_names[i]));
+    dse_answer_json(server, x, 200, json_pack("{s:s, s:o}", "object", "list", "data", list));
+}
+
+void dse_handle_model(struct dse_server *server, struct dse_http_exchange *x)
+{
+    const char *path = dse_http_path(x), *marker = "/models/";
+    const char *id = strstr(path, marker) + strlen(marker); /* the router matched it; ids may contain / and : */
+    bool known = strcmp(id, dse_server_model_name(server)) == 0;
+    for (int i = 1; i < server->n_model_names; i++)
+        known |= strcmp(id, server->model_names[i]) == 0;
+    if (known)
+        dse_answer_json(server, x, 200, model_object(server, id));
+    else
+        dse_answer_problem(server, x, 404, "invalid_request_error", "model_not_found",
+                           "no model of this name is served");
+}

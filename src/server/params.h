@@ -1,0 +1,29 @@
+/* Typed reading of one field of a JSON object: absent and null are "not given", wrong types and impossible values are
+ * DSE_ERR_INVALID with the field as err->file and both the found and the expected in the message. */
+#ifndef DSE_SERVER_PARAMS_H
+#define DSE_SERVER_PARAMS_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+
+/* Integers may be written as 5.0. *out is left alone (the default) when the field is not given. given may be NULL. */
+DSE_MUST_CHECK enum dse_status dse_param_int(const json_t *object, const char *name, int64_t min, int64_t max,
+                                             int64_t *out, bool *given, struct dse_error *err);
+DSE_MUST_CHECK enum dse_status dse_param_number(const json_t *object, const char *name, double min, double max,
+                                                double *out, bool *given, struct dse_error *err);
+DSE_MUST_CHECK enum dse_status dse_param_bool(const json_t *object, const char *name, bool *out, bool *given,
+                                              struct dse_error *err);
+/* *out borrows from object; without NUL bytes unless bytes is asked for. */
+DSE_MUST_CHECK enum dse_status dse_param_string(const json_t *object, const char *name, const char **out, size_t *bytes,
+                                                struct dse_error *err);
+/* One value that must be an integer of [min, max]; path names it. */
+DSE_MUST_CHECK enum dse_status dse_param_int_value(const json_t *value, const char *path, int64_t min, int64_t max,
+                                                   int64_t *out, struct dse_error *err);
+/* NULL for absent and null. */
+const json_t *dse_param_get(const json_t *object, const char *name);
+const char *dse_json_type_name(const json_t *value);
+
+#endif

@@ -1,0 +1,468 @@
+/* Start, stop and drain; routes; what every request passes before its handler: ids, CORS, Host, keys, readiness.
+ *
+ * on_headers runs on the I/O thread for every request, so nothing here may block; handlers of routes that need a body
+ * run on workers.
+ */
+#include "server/server.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "server/errors.h"
+#include "server/server_internal.h"
+
+const struct dse_server_options dse_server_options_default = {
+    .port = 8080,
+    .reasoning = DSE_REASONING_DEEPSEEK,
+    .max_body_bytes = 64u << 20,
+    .max_header_bytes = 32u << 10,
+    .max_headers = 100,
+    .max_connections = 1024,
+    .max_queue_bytes = 1u << 20,
+    .ping_ms = 10000,
+    .idle_ms = 75000,
+    .body_ms = 300000,
+    .n_workers = 2,
+};
+
+/* ---- routes --------------------------------------------------------------------------------------------------- */
+
+enum {
+    ROUTE_PUBLIC = 1, /* no key needed */
+    ROUTE_GET = 2,    /* GET and HEAD, answered on the I/O thread; otherwise POST, on a worker */
+    ROUTE_ENGINE = 4, /* 503 until the model is loaded */
+    ROUTE_WORK = 8,   /* 503 while draining */
+    ROUTE_PREFIX = 16,
+};
+
+static const struct route {
+    const char *path;
+    unsigned flags;
+    dse_route_fn *handler;
+} routes[] = {
+    {"/chat/completions", ROUTE_ENGINE | ROUTE_WORK, dse_handle_chat},
+    {"/completions", ROUTE_ENGINE | ROUTE_WORK, dse_handle_completions},
+    {"/models", ROUTE_GET, dse_handle_models},
+    {"/models/", ROUTE_GET | ROUTE_PREFIX, dse_handle_model},
+    {"/tokenize", ROUTE_ENGINE, dse_handle_tokenize},
+    {"/detokenize", ROUTE_ENGINE, dse_handle_detokenize},
+    {"/apply-template", ROUTE_ENGINE, dse_handle_apply_template},
+    {"/health", ROUTE_GET | ROUTE_PUBLIC, dse_handle_health},
+    {"/ready", ROUTE_GET | ROUTE_PUBLIC, dse_handle_ready},
+    {"/version", ROUTE_GET | ROUTE_PUBLIC, dse_handle_version},
+    {"/metrics", ROUTE_GET | ROUTE_PUBLIC, dse_handle_metrics},
+    {"/slots", ROUTE_GET | ROUTE_ENGINE, dse_handle_slots},
+};
+
+/* Every path also under /v1 and /beta: base URLs of clients end in one of the three. */
+static const struct route *find_route(const char *path)
+{
+    if (strncmp(path, "/beta/", 6) == 0) path += 5;
+    if (strncmp(path, "/v1/", 4) == 0) path += 3;
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        size_t n = strlen(routes[i].path);
+        bool match = routes[i].flags & ROUTE_PREFIX ? strncmp(path, routes[i].path, n) == 0 && path[n]
+                                                    : strcmp(path, routes[i].path) == 0;
+        if (match) return &routes[i];
+    }
+    return NULL;
+}
+
+/* ---- what every request passes -------------------------------------------------------------------------------- */
+
+static void add_request_id(struct dse_http_exchange *x)
+{
+    const char *given = dse_http_header(x, "X-Request-Id");
+    bool usable = given && given[0] && strlen(given) <= 128;
+    for (const char *p = given; usable && *p; p++)
+        usable = (*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || strchr("-_.:", *p);
+    if (usable) {
+        dse_http_set_header(x, "X-Request-Id", given);
+        return;
+    }
+    unsigned char random[12];
+    char id[32] = "req-";
+    dse_random_bytes(random, sizeof random);
+    for (size_t i = 0; i < sizeof random; i++)
+        snprintf(id + 4 + 2 * i, 3, "%02x", random[i]);
+    dse_http_set_header(x, "X-Request-Id", id);
+}
+
+static void add_common_headers(struct dse_server *server, struct dse_http_exchange *x)
+{
+    const char *origin = dse_http_header(x, "Origin");
+    add_request_id(x);
+    dse_http_set_header(x, "X-Content-Type-Options", "nosniff");
+    if (!origin || !dse_auth_origin_ok(&server->auth, origin)) return;
+    dse_http_set_header(x, "Access-Control-Allow-Origin", origin);
+    dse_http_set_header(x, "Vary", "Origin");
+    dse_http_set_header(x, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+}
+
+static void answer_preflight(struct dse_http_exchange *x)
+{
+    const char *wanted = dse_http_header(x, "Access-Control-Request-Headers");
+    dse_http_set_header(x, "Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
+    dse_http_set_header(x, "Access-Control-Allow-Headers",
+                        wanted && strlen(wanted) < 1024 ? wanted : "Authorization, Content-Type, X-Api-Key");
+    dse_http_set_header(x, "Access-Control-Max-Age", "86400");
+    dse_http_set_header(x, "Allow", "GET, HEAD, POST, OPTIONS");
+    dse_http_respond(x, 204, NULL, NULL, 0);
+}
+
+/* Everything that can be said from the headers alone; returns the route when its handler is to go on. */
+static const struct route *admit(struct dse_server *server, struct dse_http_exchange *x)
+{
+    const char *method = dse_http_method(x), *origin = dse_http_header(x, "Origin");
+    const struct route *route = find_route(dse_http_path(x));
+    bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+
+    if (server->auth.guard_host && !dse_auth_host_is_local(dse_http_header(x, "Host"))) {
+        dse_answer_problem(server, x, 403, NULL, "host_not_allowed",
+                           "this server listens on loopback only; the Host header names another machine");
+    } else if (server->auth.guard_host && origin && dse_auth_origin_is_foreign_page(&server->auth, origin)) {
+        dse_answer_problem(server, x, 403, NULL, "origin_not_allowed",
+                           "pages of this origin may not use this server; see --cors-origins");
+    } else if (strcmp(method, "OPTIONS") == 0) {
+        answer_preflight(x);
+    } else if (!(route && route->flags & ROUTE_PUBLIC) &&
+               !dse_auth_key_ok(&server->auth, dse_http_header(x, "Authorization"), dse_http_header(x, "x-api-key"))) {
+        dse_answer_problem(server, x, 401, NULL, NULL, "the API key is missing or wrong");
+    } else if (!route) {
+        dse_answer_problem(server, x, 404, NULL, "not_found", "there is nothing at this path");
+    } else if (get != (route->flags & ROUTE_GET ? true : false) || (!get && strcmp(method, "POST") != 0)) {
+        dse_http_set_header(x, "Allow", route->flags & ROUTE_GET ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
+        dse_answer_problem(server, x, 405, NULL, NULL, "this method is not allowed here");
+    } else if (route->flags & ROUTE_WORK && atomic_load(&server->draining)) {
+        dse_answer_problem(server, x, 503, NULL, "draining", "the server is shutting down");
+    } else if (route->flags & ROUTE_ENGINE && !atomic_load(&server->served)) {
+        dse_answer_problem(server, x, 503, NULL, "loading", "the model is still loading");
+    } else {
+        return route;
+    }
+    return NULL;
+}
+
+static void on_headers(void *user, struct dse_http_exchange *x)
+{
+    struct dse_server *server = user;
+    add_common_headers(server, x);
+    const struct route *route = admit(server, x);
+    dse_log(DSE_LOG_DEBUG, "http", "%.16s %.200s", dse_http_method(x), route ? route->path : "(refused)");
+    if (route && route->flags & ROUTE_GET) route->handler(server, x);
+}
+
+static void on_request(void *user, struct dse_http_exchange *x)
+{
+    const struct route *route = find_route(dse_http_path(x));
+    route->handler(user, x);
+}
+
+static void on_refused(void *user, struct dse_http_exchange *x, int http_status, const char *message)
+{
+    struct dse_server *server = user;
+    if (!dse_http_header(x, "X-Request-Id")) add_common_headers(server, x);
+    dse_answer_problem(server, x, http_status, NULL, NULL, message);
+}
+
+/* ---- model ---------------------------------------------------------------------------------------------------- */
+
+const char *dse_server_model_name(const struct dse_server *server)
+{
+    struct dse_served *served = atomic_load(&((struct dse_server *)server)->served);
+    if (server->n_model_names) return server->model_names[0];
+    return served && served->info.name[0] ? served->info.name : "default";
+}
+
+const char *dse_server_resolve_model(const struct dse_server *server, const char *requested)
+{
+    const char *first = dse_server_model_name(server);
+    if (!requested || strcmp(requested, first) == 0) return first;
+    for (int i = 1; i < server->n_model_names; i++)
+        if (strcmp(requested, server->model_names[i]) == 0) return server->model_names[i];
+    return server->strict_model ? NULL : first;
+}
+
+static void served_free(struct dse_served *served)
+{
+    if (!served) return;
+    dse_chat_marks_free(served->marks);
+    dse_template_free(served->own_template);
+    dse_model_unref(served->model);
+    dse_free(served);
+}
+
+static char *token_text(const struct dse_tokenizer *tokenizer, int32_t id)
+{
+    struct dse_slice bytes = dse_tokenizer_bytes(tokenizer, id);
+    return dse_strndup(DSE_MEM_SERVER, bytes.data ? bytes.data : "", bytes.bytes);
+}
+
+static enum dse_status served_fill(struct dse_served *served, struct dse_engine *engine, const char *chat_template,
+                                   struct dse_error *err)
+{
+    struct dse_memory_plan plan;
+    served->engine = engine;
+    served->model = dse_model_ref(dse_engine_model(engine));
+    dse_model_get_info(served->model, &served->info);
+    dse_engine_get_plan(engine, &plan);
+    served->context_length = plan.context_length;
+    served->tokenizer = dse_model_tokenizer(served->model);
+    served->n_vocab = (int)dse_tokenizer_count(served->tokenizer);
+    served->tmpl = dse_model_template(served->model);
+    enum dse_status status = DSE_OK;
+    if (chat_template) {
+        status = dse_template_parse(chat_template, strlen(chat_template), &dse_template_limits_default,
+                                    &served->own_template, err);
+        served->tmpl = served->own_template;
+    }
+    if (status != DSE_OK) return status;
+    char *bos = token_text(served->tokenizer, dse_tokenizer_bos(served->tokenizer));
+    char *eos = token_text(served->tokenizer, dse_tokenizer_eos(served->tokenizer));
+    if (served->tmpl && bos && eos) dse_template_probe(served->tmpl, bos, eos, &served->traits);
+    bool have_texts = bos && eos;
+    dse_free(bos);
+    dse_free(eos);
+    if (!have_texts) return dse_fail_memory(err, 64, "served model");
+    served->thinks = served->traits.has_thinking || dse_tokenizer_find_added(served->tokenizer, "</think>") >= 0;
+    return dse_chat_marks_create(served->tokenizer, &served->marks, err);
+}
+
+enum dse_status dse_server_set_engine(struct dse_server *server, struct dse_engine *engine, struct dse_error *err)
+{
+    if (atomic_load(&server->served)) return dse_fail(err, DSE_ERR_INVALID, "the server has a model already");
+    struct dse_served *served = dse_calloc(DSE_MEM_SERVER, 1, sizeof *served);
+    if (!served) return dse_fail_memory(err, sizeof *served, "served model");
+    enum dse_status status = served_fill(served, engine, server->chat_template, err);
+    if (status != DSE_OK) {
+        served_free(served);
+        return status;
+    }
+    atomic_store(&server->served, served);
+    return DSE_OK;
+}
+
+/* ---- start and stop ------------------------------------------------------------------------------------------- */
+
+static bool is_loopback(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
+    return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
+}
+
+static enum dse_status listen_on(const struct addrinfo *info, const char *host, int port, int *fd,
+                                 struct dse_error *err)
+{
+    int on = 1;
+    *fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (*fd < 0) return dse_fail(err, DSE_ERR_ADDRESS, "cannot make a socket: %s", strerror(errno));
+    setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(*fd, info->ai_addr, info->ai_addrlen) != 0 || listen(*fd, 511) != 0) {
+        int error = errno;
+        close(*fd);
+        return dse_fail(err, DSE_ERR_ADDRESS, "cannot listen on %s port %d: %s%s", host, port, strerror(error),
+                        error == EADDRINUSE ? "; choose another --port, or 0 for any free one" : "");
+    }
+    return DSE_OK;
+}
+
+static enum dse_status listen_tcp(struct dse_server *server, const struct dse_server_options *options, int *fd,
+                                  struct dse_error *err)
+{
+    const char *host = options->host && options->host[0] ? options->host : "127.0.0.1";
+    char service[16];
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *info = NULL;
+    if (options->port < 0 || options->port > 65535)
+        return dse_fail_at(err, DSE_ERR_INVALID, "port", -1, "port must be from 0 to 65535, not %d", options->port);
+    snprintf(service, sizeof service, "%d", options->port);
+    int error = getaddrinfo(host, service, &hints, &info);
+    if (error) return dse_fail(err, DSE_ERR_ADDRESS, "cannot listen on %s: %s", host, gai_strerror(error));
+    bool loopback = is_loopback(info->ai_addr);
+    enum dse_status status = DSE_OK;
+    if (!loopback && options->n_api_keys == 0 && !options->insecure)
+        status = dse_fail_at(err, DSE_ERR_INVALID, "host", -1,
+                             "refusing to listen on %s, which other machines can reach, without an API key; give "
+                             "--api-key, or --insecure to allow it",
+                             host);
+    if (status == DSE_OK) status = listen_on(info, host, options->port, fd, err);
+    freeaddrinfo(info);
+    if (status != DSE_OK) return status;
+    struct sockaddr_storage bound;
+    socklen_t length = sizeof bound;
+    if (getsockname(*fd, (struct sockaddr *)&bound, &length) == 0)
+        server->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                                         : ((struct sockaddr_in *)&bound)->sin_port);
+    server->auth.guard_host = loopback && options->n_api_keys == 0;
+    snprintf(server->url, sizeof server->url, strchr(host, ':') ? "http://[%s]:%d" : "http://%s:%d", host,
+             server->port);
+    return DSE_OK;
+}
+
+static enum dse_status listen_unix(struct dse_server *server, const char *path, int *fd, struct dse_error *err)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct stat old;
+    if (strlen(path) >= sizeof address.sun_path)
+        return dse_fail_at(err, DSE_ERR_INVALID, "uds", -1, "the socket path is longer than %zu bytes",
+                           sizeof address.sun_path - 1);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    if (stat(path, &old) == 0 && S_ISSOCK(old.st_mode)) unlink(path); /* left by an earlier run */
+    *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (*fd < 0) return dse_fail(err, DSE_ERR_ADDRESS, "cannot make a socket: %s", strerror(errno));
+    mode_t mask = umask(0177);
+    int failed = bind(*fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(*fd, 511) != 0;
+    int error = errno;
+    umask(mask);
+    if (failed) {
+        close(*fd);
+        return dse_fail(err, DSE_ERR_ADDRESS, "cannot listen on %s: %s", path, strerror(error));
+    }
+    server->uds = dse_strdup(DSE_MEM_SERVER, path);
+    snprintf(server->url, sizeof server->url, "unix:%s", path);
+    return DSE_OK;
+}
+
+static enum dse_status copy_options(struct dse_server *server, const struct dse_server_options *options,
+                                    struct dse_error *err)
+{
+    server->strict_model = options->strict_model;
+    server->reasoning = options->reasoning;
+    if (options->chat_template) {
+        server->chat_template = dse_strdup(DSE_MEM_SERVER, options->chat_template);
+        if (!server->chat_template) return dse_fail_memory(err, strlen(options->chat_template), "chat template");
+    }
+    server->model_names = dse_calloc(DSE_MEM_SERVER, (size_t)options->n_model_names + 1, sizeof *server->model_names);
+    if (!server->model_names) return dse_fail_memory(err, 64, "model names");
+    for (int i = 0; i < options->n_model_names; i++, server->n_model_names++) {
+        server->model_names[i] = dse_strdup(DSE_MEM_SERVER, options->model_names[i]);
+        if (!server->model_names[i]) return dse_fail_memory(err, 64, "model names");
+    }
+    return dse_auth_init(&server->auth, options->api_keys, options->n_api_keys, options->cors_origins,
+                         options->n_cors_origins, err);
+}
+
+static void server_free(struct dse_server *server)
+{
+    dse_workers_free(server->workers);
+    served_free(atomic_load(&server->served));
+    dse_auth_deinit(&server->auth);
+    for (int i = 0; i < server->n_model_names; i++)
+        dse_free(server->model_names[i]);
+    dse_free(server->model_names);
+    dse_free(server->chat_template);
+    if (server->uds) unlink(server->uds);
+    dse_free(server->uds);
+    pthread_cond_destroy(&server->idle);
+    pthread_mutex_destroy(&server->lock);
+    dse_free(server);
+}
+
+enum dse_status dse_server_start(const struct dse_server_options *options, struct dse_server **out,
+                                 struct dse_error *err)
+{
+    int fd = -1;
+    struct dse_server *server = dse_calloc(DSE_MEM_SERVER, 1, sizeof *server);
+    if (!server) return dse_fail_memory(err, sizeof *server, "server");
+    pthread_mutex_init(&server->lock, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&server->idle, &attributes);
+    pthread_condattr_destroy(&attributes);
+    server->start_ns = dse_clock_ns();
+    server->start_unix_s = dse_clock_unix_s();
+    enum dse_status status = copy_options(server, options, err);
+    if (status == DSE_OK) status = dse_workers_create(1, &server->workers, err);
+    if (status == DSE_OK)
+        status = options->uds ? listen_unix(server, options->uds, &fd, err) : listen_tcp(server, options, &fd, err);
+    if (status == DSE_OK) {
+        struct dse_http_options http = {
+            .max_body_bytes = options->max_body_bytes,
+            .max_header_bytes = options->max_header_bytes,
+            .max_headers = options->max_headers,
+            .max_connections = options->max_connections,
+            .max_queue_bytes = options->max_queue_bytes,
+            .idle_ms = options->idle_ms,
+            .body_ms = options->body_ms,
+            .ping_ms = options->ping_ms,
+            .n_workers = options->n_workers,
+            .on_headers = on_headers,
+            .on_request = on_request,
+            .on_refused = on_refused,
+            .user = server,
+        };
+        status = dse_http_start(fd, &http, &server->http, err);
+    }
+    if (status != DSE_OK) {
+        server_free(server);
+        return status;
+    }
+    *out = server;
+    return DSE_OK;
+}
+
+int dse_server_port(const struct dse_server *server)
+{
+    return server->port;
+}
+
+const char *dse_server_url(const struct dse_server *server)
+{
+    return server->url;
+}
+
+int dse_server_in_flight(const struct dse_server *server)
+{
+    struct dse_server *writable = (struct dse_server *)server;
+    pthread_mutex_lock(&writable->lock);
+    int n = server->in_flight;
+    pthread_mutex_unlock(&writable->lock);
+    return n;
+}
+
+bool dse_server_drain(struct dse_server *server, unsigned timeout_ms)
+{
+    struct timespec until;
+    atomic_store(&server->draining, true);
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += timeout_ms / 1000;
+    until.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&server->lock);
+    int error = 0;
+    while (server->in_flight > 0 && error == 0)
+        error = pthread_cond_timedwait(&server->idle, &server->lock, &until);
+    bool idle = server->in_flight == 0;
+    pthread_mutex_unlock(&server->lock);
+    return idle;
+}
+
+void dse_server_stop(struct dse_server *server)
+{
+    if (!server) return;
+    atomic_store(&server->draining, true);
+    dse_http_abandon_all(server->http); /* as if all clients had left: cancels their generations */
+    pthread_mutex_lock(&server->lock);
+    while (server->in_flight > 0)
+        pthread_cond_wait(&server->idle, &server->lock);
+    pthread_mutex_unlock(&server->lock);
+    dse_http_stop(server->http);
+    server_free(server);
+}

@@ -1,0 +1,68 @@
+/* What the files of this room share: the server's state and the model it serves. */
+#ifndef DSE_SERVER_INTERNAL_H
+#define DSE_SERVER_INTERNAL_H
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "server/auth.h"
+#include "server/http.h"
+#include "server/server.h"
+#include "server/workers.h"
+#include "text/chat_prompt.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+/* A loaded model as requests see it. Built once, then constant. */
+struct dse_served {
+    struct dse_engine *engine;
+    struct dse_model *model; /* owned reference */
+    struct dse_model_info info;
+    const struct dse_tokenizer *tokenizer;
+    const struct dse_template *tmpl;   /* NULL: the model has none */
+    struct dse_template *own_template; /* when the option overrides the model's */
+    struct dse_template_traits traits;
+    bool thinks; /* template or vocabulary know <think> */
+    int n_vocab;
+    int64_t context_length;
+    struct dse_chat_marks *marks;
+};
+
+struct dse_server {
+    struct dse_http *http;
+    struct dse_workers *workers; /* continues completions of many prompts */
+    struct dse_auth auth;
+    char **model_names;
+    int n_model_names;
+    bool strict_model;
+    enum dse_reasoning_format reasoning;
+    char *chat_template;
+    char *uds;
+    char url[512];
+    int port;
+    uint64_t start_ns;
+    int64_t start_unix_s;
+
+    _Atomic(struct dse_served *) served; /* NULL while loading */
+    atomic_bool draining, stopping;
+
+    pthread_mutex_t lock;
+    pthread_cond_t idle;
+    int in_flight; /* generations */
+};
+
+#define DSE_SERVER_FINGERPRINT "b" DSE_VERSION
+
+/* The name clients see first; never NULL. */
+const char *dse_server_model_name(const struct dse_server *server);
+/* The name to echo for a requested one (NULL: none given), or NULL when there is no such model here. */
+const char *dse_server_resolve_model(const struct dse_server *server, const char *requested);
+
+/* Handlers, one per route; they answer the exchange in every case. */
+typedef void dse_route_fn(struct dse_server *server, struct dse_http_exchange *x);
+dse_route_fn dse_handle_chat, dse_handle_completions, dse_handle_models, dse_handle_model, dse_handle_tokenize,
+    dse_handle_detokenize, dse_handle_apply_template, dse_handle_health, dse_handle_ready, dse_handle_version,
+    dse_handle_metrics, dse_handle_slots;
+
+#endif

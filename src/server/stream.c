@@ -1,0 +1,144 @@
+/* Frames of an answer: SSE chunks with one id, created and model, the usage chunk, [DONE]; and the whole document.
+ *
+ * Chunks are formatted into generation->chunk and written at once. Numbers never go inside a delta: SDKs add them up.
+ * Runs on the engine thread, or on a worker once no event can come any more.
+ */
+#include <string.h>
+
+#include "base/clock.h"
+
+#include "server/generation.h"
+
+static void put_head(struct dse_generation *g, struct dse_buffer *out, const char *object)
+{
+    dse_buffer_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", g->id, object,
+                      (long long)g->created);
+    dse_buffer_put_json_string(out, g->model, strlen(g->model));
+    dse_buffer_puts(out, ",\"system_fingerprint\":\"" DSE_SERVER_FINGERPRINT "\",\"choices\":[");
+}
+
+static void add_up(const struct dse_generation *g, struct dse_usage *usage, struct dse_timing_sum *timings)
+{
+    *usage = (struct dse_usage){0};
+    *timings = (struct dse_timing_sum){0};
+    for (int i = 0; i < g->n_choices; i++) {
+        const struct dse_choice *c = &g->choices[i];
+        int n = c->finished ? c->timings.n_generated : c->n_tokens;
+        usage->completion_tokens += n;
+        if (c->output) usage->reasoning_tokens += dse_output_reasoning_tokens(c->output);
+        timings->n_predicted += n;
+        timings->n_intervals += n > 1 ? n - 1 : 0;
+        if (c->timings.decode_ns > timings->decode_ns) timings->decode_ns = c->timings.decode_ns;
+        if (i % g->params.n != 0) continue; /* choices of a prompt share its prefill */
+        usage->prompt_tokens += (int64_t)c->prompt->tokens.count;
+        usage->cached_tokens += c->timings.n_cached;
+        timings->prefill_ns += c->timings.prefill_ns;
+    }
+    timings->n_prompt = usage->prompt_tokens;
+    timings->n_cached = usage->cached_tokens;
+}
+
+static void begin_chunk(struct dse_generation *g)
+{
+    dse_buffer_clear(&g->chunk);
+    dse_buffer_puts(&g->chunk, "data: ");
+    put_head(g, &g->chunk, g->dialect->chunk_object);
+}
+
+/* Closes "choices" and sends. */
+static void send_chunk(struct dse_generation *g, bool with_usage, bool with_timings)
+{
+    struct dse_usage usage;
+    struct dse_timing_sum timings;
+    add_up(g, &usage, &timings);
+    dse_buffer_putc(&g->chunk, ']');
+    if (with_usage || g->params.continuous_usage) {
+        dse_buffer_puts(&g->chunk, ",\"usage\":");
+        dse_put_usage(&g->chunk, &usage);
+    } else if (g->params.include_usage) {
+        dse_buffer_puts(&g->chunk, ",\"usage\":null");
+    }
+    if (with_timings) {
+        dse_buffer_puts(&g->chunk, ",\"timings\":");
+        dse_put_timings(&g->chunk, &timings);
+    }
+    dse_buffer_puts(&g->chunk, "}\n\n");
+    if (!g->chunk.failed) dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
+}
+
+void dse_stream_first(struct dse_choice *c)
+{
+    if (!c->generation->dialect->put_first) return;
+    begin_chunk(c->generation);
+    c->generation->dialect->put_first(c, &c->generation->chunk);
+    send_chunk(c->generation, false, false);
+}
+
+void dse_stream_delta(struct dse_choice *c)
+{
+    static const enum dse_channel order[] = {DSE_CHANNEL_REASONING, DSE_CHANNEL_CONTENT};
+    for (int i = 0; i < 2; i++) {
+        if (c->text[order[i]].length == 0) continue;
+        begin_chunk(c->generation);
+        c->generation->dialect->put_delta(c, order[i], &c->generation->chunk);
+        send_chunk(c->generation, false, false);
+        dse_buffer_clear(&c->text[order[i]]);
+        if (order[i] == DSE_CHANNEL_CONTENT) dse_logprobs_clear(&c->logprobs);
+    }
+}
+
+void dse_stream_finish(struct dse_choice *c)
+{
+    struct dse_generation *g = c->generation;
+    begin_chunk(g);
+    g->dialect->put_finish(c, &g->chunk);
+    send_chunk(g, false, g->n_finished == g->n_choices && !g->params.include_usage);
+}
+
+void dse_stream_progress(struct dse_choice *c, int n_processed, int n_prompt)
+{
+    struct dse_generation *g = c->generation;
+    begin_chunk(g);
+    dse_buffer_printf(&g->chunk,
+                      "],\"prompt_progress\":{\"total\":%d,\"cache\":%d,\"processed\":%d,\"time_ms\":%llu}}\n\n",
+                      n_prompt, 0, n_processed, (unsigned long long)((dse_clock_ns() - g->start_ns) / 1000000u));
+    if (!g->chunk.failed) dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
+}
+
+void dse_stream_error(struct dse_generation *g, const struct dse_api_error *error)
+{
+    dse_buffer_clear(&g->chunk);
+    dse_buffer_puts(&g->chunk, "data: ");
+    dse_put_error(&g->chunk, error);
+    dse_buffer_puts(&g->chunk, "\n\n");
+    if (!g->chunk.failed) dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
+    dse_http_end_stream(g->exchange);
+}
+
+void dse_stream_end(struct dse_generation *g)
+{
+    static const char done[] = "data: [DONE]\n\n";
+    if (g->params.include_usage) {
+        begin_chunk(g);
+        send_chunk(g, true, true);
+    }
+    dse_http_write(g->exchange, done, sizeof done - 1);
+    dse_http_end_stream(g->exchange);
+}
+
+void dse_put_whole_answer(struct dse_generation *g, struct dse_buffer *out)
+{
+    struct dse_usage usage;
+    struct dse_timing_sum timings;
+    add_up(g, &usage, &timings);
+    put_head(g, out, g->dialect->object);
+    for (int i = 0; i < g->n_choices; i++) {
+        if (i) dse_buffer_putc(out, ',');
+        g->dialect->put_whole(&g->choices[i], out);
+    }
+    dse_buffer_puts(out, "],\"usage\":");
+    dse_put_usage(out, &usage);
+    dse_buffer_puts(out, ",\"timings\":");
+    dse_put_timings(out, &timings);
+    dse_buffer_putc(out, '}');
+}

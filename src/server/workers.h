@@ -1,0 +1,19 @@
+/* A few threads that run jobs in order of arrival: parsing, rendering and tokenizing of requests, away from the I/O
+ * thread. Jobs may take seconds (a hostile template), so nothing that must answer at once is put here. */
+#ifndef DSE_SERVER_WORKERS_H
+#define DSE_SERVER_WORKERS_H
+
+#include <stdbool.h>
+
+#include "base/error.h"
+
+struct dse_workers;
+typedef void dse_job_fn(void *argument);
+
+DSE_MUST_CHECK enum dse_status dse_workers_create(int n_threads, struct dse_workers **out, struct dse_error *err);
+/* false: no memory, or stopping. */
+bool dse_workers_post(struct dse_workers *workers, dse_job_fn *fn, void *argument);
+/* Runs what is queued, then joins. */
+void dse_workers_free(struct dse_workers *workers);
+
+#endif
