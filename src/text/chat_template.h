@@ -31,9 +31,9 @@ void dse_template_free(struct dse_template *tmpl);
 
 struct dse_template_inputs {
     const json_t *messages;        /* array of objects, as the client sent them */
-    const json_t *tools;           /* array or NULL (undefined) */
+    const json_t *tools;           /* array or NULL (none, as transformers passes it) */
     bool add_generation_prompt;
-    const char *bos_token, *eos_token; /* texts, "" if none */
+    const char *bos_token, *eos_token; /* texts; NULL: undefined, prints as "" */
     const json_t *extra;           /* object of further variables (enable_thinking, …) or NULL; the names above win */
 };
 
