@@ -2,8 +2,10 @@
 #ifndef DSE_KERNELS_PROTOTYPES_H
 #define DSE_KERNELS_PROTOTYPES_H
 
+#include "kernels/attention.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/vector.h"
 
 #define DSE_KERNEL(op, types, isa, features, function) dse_##op##_fn function;
 #include "kernels/kernels.def"
