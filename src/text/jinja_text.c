@@ -65,8 +65,15 @@ size_t dse_jv_find(const struct dse_jv_string *text, const struct dse_jv_string 
 {
     if (from > text->bytes || needle->bytes > text->bytes - from) return SIZE_MAX;
     if (needle->bytes == 0) return from;
-    const char *found = memmem(text->data + from, text->bytes - from, needle->data, needle->bytes);
-    return found ? (size_t)(found - text->data) : SIZE_MAX;
+    /* In growing windows, since a checked memmem (sanitizers) walks over all it is given before it searches: many near
+     * matches in one long text would take quadratic time. */
+    for (size_t window = needle->bytes + 256;; window *= 2) {
+        size_t rest = text->bytes - from, part = window < rest ? window : rest;
+        const char *found = memmem(text->data + from, part, needle->data, needle->bytes);
+        if (found) return (size_t)(found - text->data);
+        if (part == rest) return SIZE_MAX;
+        from += part - needle->bytes + 1;
+    }
 }
 
 struct dse_jv dse_jv_concat(struct dse_jinja_run *run, const struct dse_jv_string *a, const struct dse_jv_string *b)
