@@ -122,13 +122,15 @@ static enum dse_status read_magic(struct cursor *c, uint64_t *n_tensors, uint64_
     if ((status = read_u64(c, "the key count", n_values)) != DSE_OK) return status;
     size_t remain = c->bytes - c->at;
     if (*n_tensors > remain / MIN_TENSOR_BYTES)
-        return refuse(c, DSE_ERR_CORRUPT, 8, "the tensor count %llu cannot fit into the remaining %zu bytes",
+        return refuse(c, DSE_ERR_CORRUPT, 8,
+                      "the tensor count %llu cannot fit into the remaining %zu bytes; the file is truncated or damaged",
                       (unsigned long long)*n_tensors, remain);
     if (*n_tensors > DSE_GGUF_MAX_TENSORS)
         return refuse(c, DSE_ERR_LIMIT, 8, "the tensor count %llu is above the limit of %d",
                       (unsigned long long)*n_tensors, DSE_GGUF_MAX_TENSORS);
     if (*n_values > remain / MIN_VALUE_BYTES)
-        return refuse(c, DSE_ERR_CORRUPT, 16, "the key count %llu cannot fit into the remaining %zu bytes",
+        return refuse(c, DSE_ERR_CORRUPT, 16,
+                      "the key count %llu cannot fit into the remaining %zu bytes; the file is truncated or damaged",
                       (unsigned long long)*n_values, remain);
     if (*n_values > DSE_GGUF_MAX_VALUES)
         return refuse(c, DSE_ERR_LIMIT, 16, "the key count %llu is above the limit of %d",

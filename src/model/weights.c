@@ -235,7 +235,13 @@ static enum dse_status read_config(struct dse_model_file *file, struct dse_error
         dse_fail_at(err, status, file->path, -1, "%s: there is no config.json in this folder", file->path);
     if (status == DSE_OK && dse_file_exists(generation_path))
         status = dse_model_json_read(generation_path, MAX_CONFIG_BYTES, &generation, err);
-    if (status == DSE_OK) status = dse_config_from_json(config, generation, &file->config, err);
+    if (status == DSE_OK) {
+        status = dse_config_from_json(config, generation, &file->config, err);
+        if (status != DSE_OK && err != NULL) {
+            bool second = strncmp(err->file, "generation", 10) == 0;
+            snprintf(err->file, sizeof err->file, "%s", second ? generation_path : config_path);
+        }
+    }
     const char *slash = strrchr(file->path, '/');
     const char *name = slash != NULL ? slash + 1 : file->path;
     dse_config_copy_text(file->config.name, sizeof file->config.name, name, strlen(name));
