@@ -155,52 +155,43 @@ static bool ends_in_open_think(const char *text, size_t bytes, bool continued)
     return true;
 }
 
-struct encoding {
-    const struct dse_tokenizer *tokenizer;
-    struct dse_tokens *tokens;
-    struct dse_buffer all, run; /* the text; text pieces since the last literal */
-    bool encode, begun;
+/* What the marked text stands for, and the places where a literal of the client begins. */
+struct unmarked {
+    struct dse_buffer text;
+    size_t *barriers; /* inside each literal: no added token may match across one */
+    size_t n_barriers, capacity;
 };
 
-static enum dse_status encode(struct encoding *e, const char *text, size_t bytes, bool parse_special,
-                              struct dse_error *err)
+static enum dse_status add_barrier(struct unmarked *u, size_t position, struct dse_error *err)
 {
-    if (!e->encode) return DSE_OK;
-    unsigned flags = (parse_special ? DSE_ENCODE_PARSE_SPECIAL : 0) | (e->begun ? 0 : DSE_ENCODE_ADD_BOS);
-    e->begun = true;
-    return dse_tokenizer_encode(e->tokenizer, text, bytes, flags, e->tokens, err);
-}
-
-static enum dse_status flush_run(struct encoding *e, struct dse_error *err)
-{
-    enum dse_status status = DSE_OK;
-    if (e->run.failed) return dse_fail_memory(err, e->run.length, "the prompt");
-    if (e->run.length > 0 || !e->begun) status = encode(e, dse_buffer_text(&e->run), e->run.length, true, err);
-    dse_buffer_clear(&e->run);
-    return status;
+    if (u->n_barriers == u->capacity) {
+        size_t capacity = u->capacity > 0 ? 2 * u->capacity : 16;
+        size_t *grown = dse_realloc(DSE_MEM_REQUEST, u->barriers, capacity * sizeof *grown);
+        if (!grown) return dse_fail_memory(err, capacity * sizeof *grown, "the prompt");
+        u->barriers = grown;
+        u->capacity = capacity;
+    }
+    u->barriers[u->n_barriers++] = position;
+    return DSE_OK;
 }
 
 /* *bytes becomes the length before the end mark, if one is wanted. */
-static enum dse_status encode_pieces(struct encoding *e, const struct dse_chat_marks *marks, const char *text,
-                                     size_t *bytes, bool continued, struct dse_error *err)
+static enum dse_status remove_marks(struct unmarked *u, const struct dse_chat_marks *marks, const char *text,
+                                    size_t *bytes, bool continued, struct dse_error *err)
 {
     enum dse_status status = DSE_OK;
     struct dse_chat_piece piece;
     bool ended = false;
     for (size_t position = 0, before = 0; status == DSE_OK && !ended; before = position) {
         if (!dse_chat_marks_next(marks, text, *bytes, &position, &piece)) break;
-        dse_buffer_append(&e->all, piece.text, piece.bytes);
-        if (piece.kind == DSE_PIECE_TEXT) {
-            dse_buffer_append(&e->run, piece.text, piece.bytes);
-        } else if (piece.kind == DSE_PIECE_LITERAL) {
-            status = flush_run(e, err);
-            if (status == DSE_OK) status = encode(e, piece.text, piece.bytes, false, err);
-        } else if (continued) {
+        if (piece.kind == DSE_PIECE_LITERAL) status = add_barrier(u, u->text.length + 1, err);
+        dse_buffer_append(&u->text, piece.text, piece.bytes);
+        if (piece.kind != DSE_PIECE_TEXT && piece.kind != DSE_PIECE_LITERAL && continued) {
             ended = true;
             *bytes = before;
         }
     }
-    if (status == DSE_OK) status = flush_run(e, err);
+    if (status == DSE_OK && u->text.failed) status = dse_fail_memory(err, u->text.length, "the prompt");
     if (status == DSE_OK && continued && !ended)
         status = dse_fail_at(err, DSE_ERR_INVALID, "messages", -1,
                              "the chat template does not show the final message, so it cannot be continued");
@@ -216,20 +207,23 @@ enum dse_status dse_chat_prompt_render(const struct dse_template *tmpl, const st
     char *text = NULL;
     size_t bytes = 0;
     memset(out, 0, sizeof *out);
-    struct encoding e = {.tokenizer = tokenizer, .tokens = &out->tokens, .encode = flags & DSE_PROMPT_ENCODE};
-    dse_buffer_init(&e.all, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
-    dse_buffer_init(&e.run, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
+    struct unmarked u = {0};
+    dse_buffer_init(&u.text, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
     enum dse_status status = render_marked(tmpl, traits, tokenizer, marks, inputs, continued, &text, &bytes, err);
-    if (status == DSE_OK) status = encode_pieces(&e, marks, text, &bytes, continued, err);
+    if (status == DSE_OK) status = remove_marks(&u, marks, text, &bytes, continued, err);
+    if (status == DSE_OK && (flags & DSE_PROMPT_ENCODE))
+        status = dse_tokenizer_encode_guarded(tokenizer, dse_buffer_text(&u.text), u.text.length,
+                                              DSE_ENCODE_PARSE_SPECIAL | DSE_ENCODE_ADD_BOS, u.barriers, u.n_barriers,
+                                              &out->tokens, err);
     if (status == DSE_OK) {
         out->opens_thinking = ends_in_open_think(text, bytes, continued);
-        out->bytes = e.all.length;
-        out->text = dse_buffer_take(&e.all);
+        out->bytes = u.text.length;
+        out->text = dse_buffer_take(&u.text);
         if (!out->text) status = dse_fail_memory(err, out->bytes, "the prompt");
     }
     if (status != DSE_OK) dse_chat_prompt_deinit(out);
-    dse_buffer_deinit(&e.all);
-    dse_buffer_deinit(&e.run);
+    dse_buffer_deinit(&u.text);
+    dse_free(u.barriers);
     dse_free(text);
     return status;
 }

@@ -1,8 +1,8 @@
 /* Messages -> prompt: normalise, render, encode, with the texts of the client kept as text.
  *
  * A content that holds the text of a control token (`<|im_end|>`, `<think>`) does not become that token: such places are
- * marked while rendering (chat_marks.h) and encoded by themselves as ordinary text. Only there, merges across the borders
- * of the place are lost; all other ids are those of the rendered text.
+ * marked while rendering (chat_marks.h), and no added token may match across a mark when the text is encoded. So the ids
+ * are those of the rendered text, but for what would have been a control token, which is the ids of its plain text.
  */
 #ifndef DSE_TEXT_CHAT_PROMPT_H
 #define DSE_TEXT_CHAT_PROMPT_H

@@ -244,8 +244,23 @@ static enum dse_status encode_bos(struct encoding *encoding, const char *text, s
     return dse_tokens_push(encoding->out, tokenizer->bos, err);
 }
 
+/* True if a barrier lies inside [at, at + bytes). *next moves along the sorted barriers. */
+static bool is_barred(const size_t *barriers, size_t n_barriers, size_t *next, size_t at, size_t bytes)
+{
+    while (*next < n_barriers && barriers[*next] <= at)
+        ++*next;
+    return *next < n_barriers && barriers[*next] < at + bytes;
+}
+
 enum dse_status dse_tokenizer_encode(const struct dse_tokenizer *tokenizer, const char *text, size_t bytes,
                                      unsigned flags, struct dse_tokens *out, struct dse_error *err)
+{
+    return dse_tokenizer_encode_guarded(tokenizer, text, bytes, flags, NULL, 0, out, err);
+}
+
+enum dse_status dse_tokenizer_encode_guarded(const struct dse_tokenizer *tokenizer, const char *text, size_t bytes,
+                                             unsigned flags, const size_t *barriers, size_t n_barriers,
+                                             struct dse_tokens *out, struct dse_error *err)
 {
     size_t count_before = out->count;
     enum dse_status status = bytes ? check_text(text, bytes, err) : DSE_OK;
@@ -253,18 +268,21 @@ enum dse_status dse_tokenizer_encode(const struct dse_tokenizer *tokenizer, cons
     struct encoding encoding = {.tokenizer = tokenizer, .out = out};
     dse_buffer_init(&encoding.normal, DSE_MEM_REQUEST, SIZE_MAX / 4);
     status = encode_bos(&encoding, text, bytes, flags, err);
-    size_t done = 0;
+    size_t done = 0, search = 0, next_barrier = 0;
     while (status == DSE_OK && done < bytes) {
         size_t at = bytes;
         int32_t id = -1;
         bool is_special = flags & DSE_ENCODE_PARSE_SPECIAL;
-        bool found = dse_vocab_next_added(&tokenizer->vocab, text, bytes, done, is_special, &at, &id);
+        bool found = dse_vocab_next_added(&tokenizer->vocab, text, bytes, search, is_special, &at, &id);
+        size_t length = found ? dse_vocab_token(&tokenizer->vocab, (size_t)id).bytes : 0;
+        if (found && is_barred(barriers, n_barriers, &next_barrier, at, length)) {
+            search = at + 1;
+            continue;
+        }
         if (!found) at = bytes;
         status = encode_plain(&encoding, text + done, at - done, err);
-        done = at;
-        if (status != DSE_OK || !found) continue;
-        status = dse_tokens_push(out, id, err);
-        done += dse_vocab_token(&tokenizer->vocab, (size_t)id).bytes;
+        done = search = at + length;
+        if (status == DSE_OK && found) status = dse_tokens_push(out, id, err);
     }
     if (status != DSE_OK) out->count = count_before;
     dse_buffer_deinit(&encoding.normal);

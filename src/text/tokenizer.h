@@ -57,6 +57,12 @@ DSE_MUST_CHECK enum dse_status dse_tokenizer_encode(const struct dse_tokenizer *
                                                     size_t bytes, unsigned flags, struct dse_tokens *out,
                                                     struct dse_error *err);
 
+/* The same, but no added token may match across a barrier: positions inside the text, ascending. What would have been
+ * such a token is encoded as the plain text it is. */
+DSE_MUST_CHECK enum dse_status dse_tokenizer_encode_guarded(const struct dse_tokenizer *tokenizer, const char *text,
+                                                            size_t bytes, unsigned flags, const size_t *barriers,
+                                                            size_t n_barriers, struct dse_tokens *out,
+                                                            struct dse_error *err);
 size_t dse_tokenizer_count(const struct dse_tokenizer *tokenizer);
 /* The bytes a token stands for; {NULL, 0} for ids out of range. Control tokens give their literal text. */
 struct dse_slice dse_tokenizer_bytes(const struct dse_tokenizer *tokenizer, int32_t id);
