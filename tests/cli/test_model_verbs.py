@@ -1,0 +1,112 @@
+"""Verbs on real and reference models: run, show, bench, eval."""
+import array
+import json
+import struct
+
+import pytest
+
+FOLDERS = ["llama_linear", "llama_llama3", "qwen2_bias", "qwen3_yarn"]
+
+
+def read_safetensors(path):
+    raw = path.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8:8 + length])
+    codes = {"F32": "f", "I32": "i", "I64": "q"}
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__" or entry["dtype"] not in codes:
+            continue
+        begin, end = entry["data_offsets"]
+        values = array.array(codes[entry["dtype"]])
+        values.frombytes(raw[8 + length + begin:8 + length + end])
+        tensors[name] = (entry["shape"], values)
+    return tensors
+
+
+def eval_logits(program, tmp_path, model, ids, *flags):
+    out = tmp_path / "out.safetensors"
+    result = program("eval", "--logits", "--ids", "-", "--output", out, *flags, model, stdin=json.dumps(list(ids)))
+    assert result.returncode == 0, result.stderr
+    return read_safetensors(out)["logits"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("prompt", [0, 1, 2])
+def test_eval_gives_the_reference_logits(program, data, tmp_path, folder, prompt):
+    reference = read_safetensors(data / "reference" / folder / "reference.safetensors")
+    shape, ours = eval_logits(program, tmp_path, data / "reference" / folder, reference[f"prompt{prompt}.ids"][1],
+                              "--compute", "f32")
+    expected_shape, expected = reference[f"prompt{prompt}.logits"]
+    positions = reference[f"prompt{prompt}.logit_positions"][1]
+    vocabulary = expected_shape[1]
+    assert shape[1] == vocabulary
+    worst = max(abs(ours[p * vocabulary + v] - expected[i * vocabulary + v])
+                for i, p in enumerate(positions) for v in range(vocabulary))
+    assert worst < 1e-3, worst
+
+
+def test_eval_refuses_bad_ids_by_element(program, data, tmp_path):
+    model = data / "reference" / "llama_linear"
+    for ids, word in [("[]", "not empty"), ("[1,-1]", "element 1"), ("[1.5]", "element 0"), ("[99999999]", "element 0"),
+                      ("{}", "JSON list"), ("[", "JSON")]:
+        program.fails(2, "eval", "--logits", "--ids", "-", "--output", tmp_path / "o", model, stdin=ids, says=[word])
+
+
+def test_run_answers_and_keeps_standard_output_clean(program, model):
+    result = program("run", model, "--temp", "0", "-n", "24", "-p", "What is the capital of France?")
+    assert result.returncode == 0, result.stderr
+    assert "Paris" in result.stdout
+    again = program("run", model, "--temp", "0", "-n", "24", stdin="What is the capital of France?", env={})
+    assert again.stdout == result.stdout
+    for flags in (["--threads", "1"], ["--chunk-tokens", "3"], ["--pack-cache", "off"]):
+        assert program("run", model, "--temp", "0", "-n", "24", "-p", "What is the capital of France?",
+                       *flags).stdout == result.stdout, flags
+
+
+def test_seed_repeats_and_differs(program, model):
+    def answer(seed):
+        return program("run", model, "--seed", seed, "-n", "20", "--temp", "1.2", "-p", "Tell me a story.").stdout
+    assert answer(1) == answer(1) != answer(2)
+
+
+def test_grammar_forces_the_answer(program, model, tmp_path):
+    grammar = tmp_path / "g.gbnf"
+    grammar.write_text('root ::= "🧪 naïve 温度 👩‍🚀 ok"')
+    result = program("run", model, "--grammar-file", grammar, "-p", "hi")
+    assert result.stdout == "🧪 naïve 温度 👩‍🚀 ok", result.stderr
+    grammar.write_text('root ::= missing')
+    program.fails(2, "run", model, "--grammar-file", grammar, "-p", "hi", says=["missing"])
+
+
+def test_stop_text_is_not_printed(program, model, tmp_path):
+    grammar = tmp_path / "g.gbnf"
+    grammar.write_text('root ::= "one two three four"')
+    assert program("run", model, "--grammar-file", grammar, "--stop", " three", "-p", "hi").stdout == "one two"
+
+
+def test_show_tells_shape_and_memory(program, model):
+    shown = json.loads(program("show", model, "--json").stdout)
+    assert shown["architecture"] == "llama" and shown["quantization"] == "q4_1" and shown["layers"] == 30
+    assert shown["parameters"] == 134515008 and shown["tied_embeddings"] is True
+    assert shown["kv_bytes_per_token"] == 30 * 3 * 64 * 2 * 2
+    assert "q4_1" in program("show", model).stdout
+
+
+def test_bench_writes_the_promised_rows(program, model):
+    result = program("bench", model, "-p", "32", "-n", "4", "-d", "16", "-b", "1,2", "-r", "1", "-o", "json")
+    rows = json.loads(result.stdout)
+    assert [(r["n_prompt"], r["n_gen"], r["n_depth"], r["n_seqs"]) for r in rows] == \
+        [(32, 0, 16, 1), (32, 0, 16, 2), (0, 4, 16, 1), (0, 4, 16, 2)]
+    assert all(r["tokens_per_second"] > 0 and r["bandwidth_bytes_per_second"] > 1e8 and r["cpu"] for r in rows)
+
+
+def test_hugging_face_cache_names_work_in_any_case(program, data, tmp_path):
+    snapshot = tmp_path / "models--Org--Tiny-Model" / "snapshots" / "abc123"
+    snapshot.parent.mkdir(parents=True)
+    snapshot.symlink_to(data / "reference" / "llama_linear")
+    (tmp_path / "models--Org--Tiny-Model" / "refs").mkdir()
+    (tmp_path / "models--Org--Tiny-Model" / "refs" / "main").write_text("abc123")
+    shown = program("show", "org/tiny-model", "--json", env={"HF_HUB_CACHE": str(tmp_path)})
+    assert json.loads(shown.stdout)["architecture"] == "llama", shown.stderr
+    program.fails(3, "show", "org/other", env={"HF_HUB_CACHE": str(tmp_path)}, says=["org/other"])

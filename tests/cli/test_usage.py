@@ -1,0 +1,102 @@
+"""Help, flags, exit codes, and the sentences for what cannot be honoured."""
+import pathlib
+import re
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LINE = ("serve --model deepseek-ai/DeepSeek-Coder-1.3B-Instruct --quantize awq --device cuda:0 --port 8080 "
+        "--max-concurrent 32").split()
+
+
+def test_without_a_verb_the_short_help_is_shown(program):
+    result = program()
+    assert result.returncode == 2 and "deepseek-edge run" in result.stderr
+
+
+def test_help_lists_every_flag_of_a_verb(program):
+    result = program("help", "serve")
+    assert result.returncode == 0 and "--max-concurrent" in result.stdout and "--n-prompt" not in result.stdout
+    assert program("serve", "--help").stdout == result.stdout
+    assert "--seed" in program("--help=seed").stdout
+
+
+def test_documented_flags_are_those_of_the_program(program):
+    assert (ROOT / "docs" / "options.md").read_text() == program("help", "--markdown").stdout
+
+
+def test_man_page_names_every_exit_code(program):
+    page = program("help", "--man").stdout
+    for code in (0, 1, 2, 3, 4, 5, 6, 7, "130, 143"):
+        assert f"\n{code}\n" in page
+
+
+def test_readme_line_parses_and_names_the_missing_device(program):
+    program.fails(6, *LINE, says=["cuda:0", "--device cpu"])
+
+
+def test_that_line_on_the_cpu_names_the_missing_model(program):
+    line = [word if word != "cuda:0" else "cpu" for word in LINE]
+    program.fails(3, *line[:-4], "--port", "0", says=["deepseek-ai/DeepSeek-Coder-1.3B-Instruct"])
+
+
+def test_unknown_verbs_and_flags_get_a_suggestion(program):
+    program.fails(2, "serv", says=['"serve"'])
+    program.fails(2, "serve", "--max-concurent", "3", says=["--max-concurrent"])
+    program.fails(2, "show", "--n-prompt", "3", says=["not a flag of `show`"])
+    program.fails(2, "frobnicate", says=["help"])
+
+
+def test_values_are_checked_by_name(program):
+    for flag, value in [("--port", "70000"), ("--port", "x"), ("--port", "-1"), ("--max-concurrent", "0"),
+                        ("--max-concurrent", "99999999999999999999"), ("--memory-fraction", "nan"),
+                        ("--memory-fraction", "2"), ("--ctx-size", "1e400"), ("--ctx-size", "-5"),
+                        ("--quantize", "q9"), ("--max-body", "12Q"), ("--kv-cache-memory", "1.5")]:
+        name = {"--ctx-size": "--max-model-len"}.get(flag, flag)
+        program.fails(2, "serve", flag, value, says=[name])
+    program.fails(2, "serve", "--port", says=["--port needs a value"])
+
+
+def test_environment_sets_flags_and_is_checked(program):
+    program.fails(2, "serve", env={"DEEPSEEK_EDGE_PORT": "x"}, says=["DEEPSEEK_EDGE_PORT"])
+    program.fails(6, "serve", env={"DEEPSEEK_EDGE_DEVICE": "vulkan:0"}, says=["vulkan:0"])
+
+
+def test_flags_that_cannot_be_honoured_are_refused(program, model):
+    program.fails(6, "run", model, "hi", "--gpu-layers", "20", says=["--gpu-layers"])
+    program.fails(4, "run", model, "hi", "--kv-cache-dtype", "q8_0", says=["--kv-cache-dtype"])
+    program.fails(2, "run", model, "hi", "--quantize", "awq", says=["--quantize awq", "q4_1"])
+
+
+def test_missing_models_are_exit_3(program, tmp_path):
+    for verb in ("run", "serve", "show", "bench"):
+        program.fails(3, verb, tmp_path / "none.gguf", says=["none.gguf"])
+    program.fails(3, "run", "-p", "hi", says=["make run"])
+
+
+def test_a_prompt_is_given_once(program, model):
+    program.fails(2, "run", model, "a", "-p", "b", says=["once"])
+
+
+def test_port_in_use_is_exit_7(program, model):
+    import socket
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        program.fails(7, "serve", model, "--port", busy.getsockname()[1], says=[str(busy.getsockname()[1])])
+
+
+def test_beyond_loopback_needs_a_key(program, model):
+    program.fails(2, "serve", model, "--host", "0.0.0.0", "--port", "0", says=["--api-key", "--insecure"])
+
+
+def test_too_little_memory_is_exit_5_with_numbers(program, model):
+    result = program("run", model, "-p", "hi", "--kv-cache-memory", "64K", "--ctx-size", "8192")
+    assert result.returncode == 5 and result.stdout == "", result.stderr
+    assert re.search(r"\d", result.stderr) and ("--max-model-len" in result.stderr or "--kv-cache-memory" in result.stderr)
+
+
+def test_version_and_devices_are_machine_readable(program):
+    import json
+    version = json.loads(program("version", "--json").stdout)
+    assert version["version"] and version["cpu"]
+    devices = json.loads(program("devices", "--json").stdout)
+    assert devices["threads"] >= 1 and any(d["name"] == "cpu" and d["usable"] for d in devices["devices"])
