@@ -24,34 +24,34 @@ enum dse_rope_pairs {
 
 struct dse_rope_config {
     double theta;
-    int dimensions;            /* rotated dimensions r, even, <= d */
+    int dimensions; /* rotated dimensions r, even, <= d */
     enum dse_rope_pairs pairs;
     enum dse_rope_scaling scaling;
     double factor;
-    double low_freq_factor, high_freq_factor;    /* llama3 */
-    int64_t original_context;                    /* llama3, yarn */
-    double beta_fast, beta_slow;                 /* yarn */
-    double attention_factor;                     /* yarn: explicit factor on cos and sin, 0 = none given */
-    double mscale, mscale_all_dim;               /* yarn: 0 = none given */
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    int64_t original_context;                 /* llama3, yarn */
+    double beta_fast, beta_slow;              /* yarn */
+    double attention_factor;                  /* yarn: explicit factor on cos and sin, 0 = none given */
+    double mscale, mscale_all_dim;            /* yarn: 0 = none given */
 };
 
 #define DSE_MAX_STOP_TOKENS 16
 
 struct dse_config {
     enum dse_arch arch;
-    char arch_name[32];        /* as the file spells it: "llama" */
+    char arch_name[32]; /* as the file spells it: "llama" */
     int n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_vocab;
-    int64_t context_length;    /* trained context after scaling */
+    int64_t context_length; /* trained context after scaling */
     float rms_eps;
-    bool tied_embeddings;      /* output head is token_embd */
-    bool qkv_bias;             /* qwen2: on q, k, v */
-    bool qk_norm;              /* qwen3 */
+    bool tied_embeddings; /* output head is token_embd */
+    bool qkv_bias;        /* qwen2: on q, k, v */
+    bool qk_norm;         /* qwen3 */
     struct dse_rope_config rope;
     /* End-of-generation ids of the configuration files (union); the tokenizer adds its own. */
     int32_t stop_tokens[DSE_MAX_STOP_TOKENS];
     int n_stop_tokens;
-    char name[128];            /* general.name or folder name, "" if none */
-    char basename[128];        /* what it was distilled or fine-tuned from, "" if unknown */
+    char name[128];     /* general.name or folder name, "" if none */
+    char basename[128]; /* what it was distilled or fine-tuned from, "" if unknown */
 };
 
 /* Reads and checks everything; refuses by field name. */

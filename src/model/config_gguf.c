@@ -120,7 +120,7 @@ static void read_vocab(struct reader *r, struct dse_config *config)
     } else if (n_tokens > (size_t)config->n_vocab || n_tokens > DSE_MAX_VOCAB) {
         r->status = dse_fail_at(r->err, DSE_ERR_CORRUPT, dse_gguf_path(r->gguf), -1,
                                 "%s: %s holds %zu tokens, but %s allows %d", dse_gguf_path(r->gguf), tokens_key,
-                                tokens->count, key, n_tokens > DSE_MAX_VOCAB ? DSE_MAX_VOCAB : config->n_vocab);
+                                n_tokens, key, n_tokens > DSE_MAX_VOCAB ? DSE_MAX_VOCAB : config->n_vocab);
     }
 }
 

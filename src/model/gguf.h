@@ -20,11 +20,25 @@ const struct dse_tensor *dse_gguf_tensor_at(const struct dse_gguf *gguf, size_t 
 const struct dse_tensor *dse_gguf_tensor(const struct dse_gguf *gguf, const char *name); /* NULL if absent; O(log n) */
 
 enum dse_gguf_value_type {
-    DSE_GGUF_U8, DSE_GGUF_I8, DSE_GGUF_U16, DSE_GGUF_I16, DSE_GGUF_U32, DSE_GGUF_I32, DSE_GGUF_F32, DSE_GGUF_BOOL,
-    DSE_GGUF_STRING, DSE_GGUF_ARRAY, DSE_GGUF_U64, DSE_GGUF_I64, DSE_GGUF_F64
+    DSE_GGUF_U8,
+    DSE_GGUF_I8,
+    DSE_GGUF_U16,
+    DSE_GGUF_I16,
+    DSE_GGUF_U32,
+    DSE_GGUF_I32,
+    DSE_GGUF_F32,
+    DSE_GGUF_BOOL,
+    DSE_GGUF_STRING,
+    DSE_GGUF_ARRAY,
+    DSE_GGUF_U64,
+    DSE_GGUF_I64,
+    DSE_GGUF_F64
 };
 
-struct dse_gguf_string { const char *data; size_t bytes; }; /* borrowed from the map, not NUL-terminated */
+struct dse_gguf_string {
+    const char *data;
+    size_t bytes;
+}; /* borrowed from the map, not NUL-terminated */
 
 /* One metadata entry. For arrays: element type, count and where the elements start in the map (strings: use the
  * iterator below). */

@@ -191,7 +191,7 @@ static enum dse_status read_value(struct cursor *c, struct dse_gguf_value *value
     value->type = (enum dse_gguf_value_type)type;
     if (type == DSE_GGUF_ARRAY) return read_array(c, what, key, value);
     if (type == DSE_GGUF_STRING) {
-        struct dse_gguf_string text;
+        struct dse_gguf_string text = {0};
         if ((status = read_string(c, what, &text)) != DSE_OK) return status;
         value->data = (const uint8_t *)text.data;
         value->bytes = text.bytes;
@@ -390,7 +390,7 @@ static enum dse_status read_tensor(struct cursor *c, struct dse_gguf_shard *shar
                                    struct placed *placed)
 {
     char name[64];
-    struct dse_gguf_string text;
+    struct dse_gguf_string text = {0};
     uint64_t offset = 0;
     size_t at = c->at;
     enum dse_status status = read_string(c, "a tensor name", &text);

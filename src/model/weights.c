@@ -6,7 +6,6 @@
  */
 #include "model/weights.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -15,7 +14,6 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "base/file.h"
-#include "base/log.h"
 #include "model/config_internal.h"
 #include "model/model_json.h"
 #include "model/weights_internal.h"

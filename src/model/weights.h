@@ -13,33 +13,34 @@
 
 /* One decoder layer of llama, qwen2, qwen3. Shapes in models.md 3; bias and norm pointers are NULL when absent. */
 struct dse_layer_tensors {
-    const struct dse_tensor *attn_norm;                 /* [D] */
-    const struct dse_tensor *q, *k, *v, *o;             /* [H*d, D] [K*d, D] [K*d, D] [D, H*d] */
-    const struct dse_tensor *q_bias, *k_bias, *v_bias;  /* qwen2 */
-    const struct dse_tensor *q_norm, *k_norm;           /* qwen3, [d] */
-    const struct dse_tensor *ffn_norm;                  /* [D] */
-    const struct dse_tensor *gate, *up, *down;          /* [F, D] [F, D] [D, F] */
+    const struct dse_tensor *attn_norm;                /* [D] */
+    const struct dse_tensor *q, *k, *v, *o;            /* [H*d, D] [K*d, D] [K*d, D] [D, H*d] */
+    const struct dse_tensor *q_bias, *k_bias, *v_bias; /* qwen2 */
+    const struct dse_tensor *q_norm, *k_norm;          /* qwen3, [d] */
+    const struct dse_tensor *ffn_norm;                 /* [D] */
+    const struct dse_tensor *gate, *up, *down;         /* [F, D] [F, D] [D, F] */
 };
 
 struct dse_model_file {
-    char *path;                     /* as resolved */
-    struct dse_gguf *gguf;          /* one of the two is set */
+    char *path;            /* as resolved */
+    struct dse_gguf *gguf; /* one of the two is set */
     struct dse_safetensors *safetensors;
-    json_t *tokenizer_json;         /* Hugging Face folder: parsed tokenizer.json, or NULL */
-    json_t *tokenizer_config;       /* tokenizer_config.json, or NULL */
+    json_t *tokenizer_json;   /* Hugging Face folder: parsed tokenizer.json, or NULL */
+    json_t *tokenizer_config; /* tokenizer_config.json, or NULL */
     struct dse_config config;
-    const struct dse_tensor *token_embd;   /* [V, D] */
-    const struct dse_tensor *output_norm;  /* [D] */
-    const struct dse_tensor *output;       /* [V, D]; token_embd when tied */
+    const struct dse_tensor *token_embd;    /* [V, D] */
+    const struct dse_tensor *output_norm;   /* [D] */
+    const struct dse_tensor *output;        /* [V, D]; token_embd when tied */
     const struct dse_tensor *rope_divisors; /* GGUF rope_freqs.weight [r/2], or NULL */
-    struct dse_layer_tensors *layers;      /* [L] */
-    char *chat_template;            /* owned, NUL-terminated, NULL if the model has none */
-    size_t weight_bytes;            /* of all tensors used */
+    struct dse_layer_tensors *layers;       /* [L] */
+    char *chat_template;                    /* owned, NUL-terminated, NULL if the model has none */
+    size_t weight_bytes;                    /* of all tensors used */
     int64_t n_parameters;
 };
 
 /* path: a GGUF file, any of its shards, or a Hugging Face folder. */
-DSE_MUST_CHECK enum dse_status dse_model_file_open(const char *path, struct dse_model_file **out, struct dse_error *err);
+DSE_MUST_CHECK enum dse_status dse_model_file_open(const char *path, struct dse_model_file **out,
+                                                   struct dse_error *err);
 /* Only what text work needs: a folder or tokenizer.json, or a GGUF without weights. config and tensors stay empty. */
 DSE_MUST_CHECK enum dse_status dse_model_file_open_text(const char *path, struct dse_model_file **out,
                                                         struct dse_error *err);

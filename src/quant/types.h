@@ -32,14 +32,15 @@ enum dse_type {
     DSE_TYPE_I64 = 27,
     DSE_TYPE_F64 = 28,
     DSE_TYPE_BF16 = 30,
-    DSE_TYPE_UNREADABLE = 0xFFFF, /* of ours, in no file: a tensor that is listed but whose type we do not compute with */
+    DSE_TYPE_UNREADABLE =
+        0xFFFF, /* of ours, in no file: a tensor that is listed but whose type we do not compute with */
 };
 
 struct dse_type_info {
-    const char *name;       /* "q4_k" */
-    int block_elements;     /* 1, 32 or 256 */
+    const char *name;   /* "q4_k" */
+    int block_elements; /* 1, 32 or 256 */
     int block_bytes;
-    bool decodable;         /* dse_type_decode can turn it into f32 */
+    bool decodable; /* dse_type_decode can turn it into f32 */
 };
 
 /* NULL for a number we do not know. */
@@ -56,7 +57,10 @@ float dse_f16_to_f32(uint16_t h);
 uint16_t dse_f32_to_f16(float f);
 static inline float dse_bf16_to_f32(uint16_t b)
 {
-    union { uint32_t u; float f; } v = {(uint32_t)b << 16};
+    union {
+        uint32_t u;
+        float f;
+    } v = {(uint32_t)b << 16};
     return v.f;
 }
 
