@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#if defined(__aarch64__)
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__)
 #include <sys/auxv.h>
 #endif
 
@@ -27,9 +29,10 @@ static uint32_t detect(void)
 {
     uint32_t f = 0;
 #if defined(__x86_64__)
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-        f |= DSE_CPU_AVX2;
+    unsigned eax, ebx, ecx = 0, edx;
+    __get_cpuid(1, &eax, &ebx, &ecx, &edx);
+    __builtin_cpu_init(); /* the builtin also asks whether the system saves the wide registers; clang knows no "f16c" */
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && (ecx & bit_F16C)) f |= DSE_CPU_AVX2;
     if (f && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
         f |= DSE_CPU_AVX512;
