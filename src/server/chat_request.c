@@ -1,6 +1,7 @@
 /* Parsing of chat completion requests: messages, tools, thinking switches (see chat_request.h). */
 #include "server/chat_request.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,6 +14,16 @@
         if (try_status != DSE_OK) return try_status;                                                                   \
     } while (0)
 
+/* Names of fields for messages; a cut one is still of use. */
+static void path_set(char path[PATH_BYTES], const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void path_set(char path[PATH_BYTES], const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(path, PATH_BYTES, format, arguments);
+    va_end(arguments);
+}
+
 static enum dse_status wrong(struct dse_error *err, const char *path, const char *expected, const json_t *found)
 {
     return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s must be %s, not %s", path, expected,
@@ -24,7 +35,7 @@ static enum dse_status check_part(const json_t *part, const char *path, struct d
     char at[PATH_BYTES];
     if (!json_is_object(part)) return wrong(err, path, "an object", part);
     const json_t *type = json_object_get(part, "type");
-    snprintf(at, sizeof at, "%s.type", path);
+    path_set(at, "%s.type", path);
     if (!json_is_string(type)) return wrong(err, at, "a string", type);
     const char *name = json_string_value(type);
     const char *field = strcmp(name, "refusal") == 0 ? "refusal" : "text";
@@ -36,7 +47,7 @@ static enum dse_status check_part(const json_t *part, const char *path, struct d
         return dse_fail_at(err, DSE_ERR_INVALID, at, -1, "%s must be text, not \"%.40s\"", at, name);
     }
     const json_t *text = json_object_get(part, field);
-    snprintf(at, sizeof at, "%s.%s", path, field);
+    path_set(at, "%s.%s", path, field);
     return json_is_string(text) ? DSE_OK : wrong(err, at, "a string", text);
 }
 
@@ -44,13 +55,13 @@ static enum dse_status check_content(const json_t *message, const char *path, bo
 {
     char at[PATH_BYTES];
     const json_t *content = json_object_get(message, "content");
-    snprintf(at, sizeof at, "%s.content", path);
+    path_set(at, "%s.content", path);
     if (!content || json_is_null(content))
         return may_be_null ? DSE_OK : wrong(err, at, "a string or an array of parts", content);
     if (json_is_string(content)) return DSE_OK;
     if (!json_is_array(content)) return wrong(err, at, "a string or an array of parts", content);
     for (size_t i = 0; i < json_array_size(content); i++) {
-        snprintf(at, sizeof at, "%s.content[%zu]", path, i);
+        path_set(at, "%s.content[%zu]", path, i);
         TRY(check_part(json_array_get(content, i), at, err));
     }
     return DSE_OK;
@@ -61,20 +72,20 @@ static enum dse_status check_tool_calls(const json_t *message, const char *path,
     char at[PATH_BYTES];
     const json_t *calls = dse_param_get(message, "tool_calls");
     if (!calls) return DSE_OK;
-    snprintf(at, sizeof at, "%s.tool_calls", path);
+    path_set(at, "%s.tool_calls", path);
     if (!json_is_array(calls)) return wrong(err, at, "an array", calls);
     for (size_t i = 0; i < json_array_size(calls); i++) {
         const json_t *call = json_array_get(calls, i);
-        snprintf(at, sizeof at, "%s.tool_calls[%zu]", path, i);
+        path_set(at, "%s.tool_calls[%zu]", path, i);
         if (!json_is_object(call)) return wrong(err, at, "an object", call);
         const json_t *function = json_object_get(call, "function");
-        snprintf(at, sizeof at, "%s.tool_calls[%zu].function", path, i);
+        path_set(at, "%s.tool_calls[%zu].function", path, i);
         if (!json_is_object(function)) return wrong(err, at, "an object", function);
         const json_t *name = json_object_get(function, "name");
-        snprintf(at, sizeof at, "%s.tool_calls[%zu].function.name", path, i);
+        path_set(at, "%s.tool_calls[%zu].function.name", path, i);
         if (!json_is_string(name)) return wrong(err, at, "a string", name);
         const json_t *arguments = dse_param_get(function, "arguments");
-        snprintf(at, sizeof at, "%s.tool_calls[%zu].function.arguments", path, i);
+        path_set(at, "%s.tool_calls[%zu].function.arguments", path, i);
         if (arguments && !json_is_string(arguments) && !json_is_object(arguments))
             return wrong(err, at, "a string or an object", arguments);
     }
@@ -85,11 +96,11 @@ static enum dse_status check_message(const json_t *message, size_t index, struct
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
     static const char *const texts[] = {"name", "tool_call_id", "reasoning_content", "reasoning", "refusal"};
-    char path[PATH_BYTES], at[PATH_BYTES + 24];
-    snprintf(path, sizeof path, "messages[%zu]", index);
+    char path[PATH_BYTES], at[PATH_BYTES];
+    path_set(path, "messages[%zu]", index);
     if (!json_is_object(message)) return wrong(err, path, "an object", message);
     const json_t *role = json_object_get(message, "role");
-    snprintf(at, sizeof at, "%s.role", path);
+    path_set(at, "%s.role", path);
     if (!json_is_string(role)) return wrong(err, at, "a string", role);
     const char *name = json_string_value(role);
     bool known = false;
@@ -104,7 +115,7 @@ static enum dse_status check_message(const json_t *message, size_t index, struct
     if (assistant) TRY(check_tool_calls(message, path, err));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         const json_t *text = dse_param_get(message, texts[i]);
-        snprintf(at, sizeof at, "%s.%s", path, texts[i]);
+        path_set(at, "%s.%s", path, texts[i]);
         if (text && !json_is_string(text)) return wrong(err, at, "a string", text);
     }
     return DSE_OK;
@@ -148,13 +159,13 @@ static enum dse_status parse_tools(const json_t *root, struct dse_chat_request *
         for (size_t i = 0; i < json_array_size(tools); i++) {
             char path[PATH_BYTES];
             const json_t *tool = json_array_get(tools, i);
-            snprintf(path, sizeof path, "tools[%zu]", i);
+            path_set(path, "tools[%zu]", i);
             if (!json_is_object(tool)) return wrong(err, path, "an object", tool);
             const json_t *function = json_object_get(tool, "function");
-            snprintf(path, sizeof path, "tools[%zu].function", i);
+            path_set(path, "tools[%zu].function", i);
             if (!json_is_object(function)) return wrong(err, path, "an object", function);
             const json_t *name = json_object_get(function, "name");
-            snprintf(path, sizeof path, "tools[%zu].function.name", i);
+            path_set(path, "tools[%zu].function.name", i);
             if (!json_is_string(name)) return wrong(err, path, "a string", name);
         }
         if (json_array_size(tools) > 0) request->tools = tools;

@@ -4,8 +4,6 @@
 #include "server/errors.h"
 #include "server/server_internal.h"
 
-#define MAX_SLOTS 4096
-
 static const char *state(struct dse_server *server)
 {
     if (atomic_load(&server->draining)) return "draining";
@@ -35,8 +33,8 @@ void dse_handle_version(struct dse_server *server, struct dse_http_exchange *x)
 void dse_handle_slots(struct dse_server *server, struct dse_http_exchange *x)
 {
     struct dse_served *served = atomic_load(&server->served);
-    struct dse_slot *slots = dse_calloc(DSE_MEM_SERVER, MAX_SLOTS, sizeof *slots);
-    int n = slots ? dse_engine_slots(served->engine, slots, MAX_SLOTS) : 0;
+    struct dse_slot *slots = dse_calloc(DSE_MEM_SERVER, DSE_SERVER_MAX_SLOTS, sizeof *slots);
+    int n = slots ? dse_engine_slots(served->engine, slots, DSE_SERVER_MAX_SLOTS) : 0;
     json_t *list = json_array();
     for (int i = 0; i < n; i++)
         json_array_append_new(list,

@@ -16,6 +16,7 @@
 #include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -334,7 +335,7 @@ struct header_walk {
     struct dse_http_exchange *x;
     int n_host, n_length, n_encoding;
     uint64_t content_length;
-    bool chunked, bad_length;
+    bool chunked, bad_length, bad_line;
 };
 
 static enum MHD_Result walk_header(void *user, enum MHD_ValueKind kind, const char *name, const char *value)
@@ -407,8 +408,8 @@ static void check_headers(struct dse_http_exchange *x, const char *url, struct h
     if (x->n_headers > options->max_headers || x->header_text.length > options->max_header_bytes ||
         x->header_text.failed) {
         refuse(x, 431, "too many or too large request headers");
-    } else if (bad_path) {
-        refuse(x, 400, "the path of the request is malformed");
+    } else if (bad_path || walk->bad_line) { /* a NUL in the line hides its version from the library */
+        refuse(x, 400, "the first line of the request is malformed");
     } else if (walk->n_length > 1 || walk->n_host > 1 || walk->n_encoding > 1 || walk->bad_length ||
                (walk->n_length && walk->n_encoding) || (walk->n_encoding && !walk->chunked)) {
         /* Proxies and servers that read such requests differently are how requests are smuggled. */
@@ -427,12 +428,12 @@ static struct http_connection *connection_record(struct MHD_Connection *connecti
 
 /* First call: the headers are complete. */
 static enum MHD_Result start_request(struct dse_http *http, struct MHD_Connection *connection, const char *url,
-                                     const char *method, struct dse_http_exchange **slot)
+                                     const char *method, const char *version, struct dse_http_exchange **slot)
 {
     struct dse_http_exchange *x = exchange_create(http, connection);
     if (!x) return MHD_NO;
     *slot = x; /* freed by on_completed from here on */
-    struct header_walk walk = {.x = x};
+    struct header_walk walk = {.x = x, .bad_line = strncmp(version, "HTTP/1.", 7) != 0};
     x->method = dse_strdup(DSE_MEM_SERVER, method);
     check_headers(x, url, &walk);
     if (!x->path || !x->method) return MHD_NO;
@@ -496,7 +497,7 @@ static enum MHD_Result handle_request(void *user, struct MHD_Connection *connect
                                       void **context)
 {
     struct dse_http_exchange *x = *context;
-    if (!x) return start_request(user, connection, url, method, (struct dse_http_exchange **)context);
+    if (!x) return start_request(user, connection, url, method, version, (struct dse_http_exchange **)context);
     if (*bytes > 0) return take_body(x, data, bytes);
 
     enum { SUSPEND, ANSWER, CLOSE } next = SUSPEND;
@@ -631,6 +632,25 @@ enum dse_status dse_http_start(int listen_fd, const struct dse_http_options *opt
     }
     *out = http;
     return DSE_OK;
+}
+
+static bool has_unsent_answers(struct dse_http *http)
+{
+    bool found = false;
+    pthread_mutex_lock(&http->lock);
+    for (struct dse_http_exchange *x = http->exchanges; x && !found; x = x->next) {
+        pthread_mutex_lock(&x->lock);
+        found = x->answered && !x->aborted && (!x->streaming || x->ended);
+        pthread_mutex_unlock(&x->lock);
+    }
+    pthread_mutex_unlock(&http->lock);
+    return found;
+}
+
+void dse_http_flush(struct dse_http *http, unsigned timeout_ms)
+{
+    for (unsigned waited = 0; waited < timeout_ms && has_unsent_answers(http); waited += 5)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 
 void dse_http_abandon_all(struct dse_http *http)

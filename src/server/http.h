@@ -44,6 +44,8 @@ DSE_MUST_CHECK enum dse_status dse_http_start(int listen_fd, const struct dse_ht
                                               struct dse_http **http, struct dse_error *err);
 /* All exchanges must have been answered or are cut off. Joins the threads. */
 void dse_http_stop(struct dse_http *http);
+/* Waits until answers that are complete have been handed to the system, or for the time given. */
+void dse_http_flush(struct dse_http *http, unsigned timeout_ms);
 /* Tells the owners of all exchanges in progress that they are gone, as if the clients had left. */
 void dse_http_abandon_all(struct dse_http *http);
 

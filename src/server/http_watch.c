@@ -22,6 +22,12 @@ static uint64_t ms_to_ns(unsigned ms)
     return (uint64_t)ms * 1000000u;
 }
 
+/* Another thread may have stamped a moment after our `now`. */
+static bool older_than(uint64_t now, uint64_t since, uint64_t limit_ns)
+{
+    return now > since && now - since > limit_ns;
+}
+
 void http_watch_add(struct dse_http_exchange *x)
 {
     struct dse_http *http = x->http;
@@ -104,7 +110,8 @@ static void tick_exchanges(struct dse_http *http, uint64_t now)
             pthread_mutex_lock(&x->lock);
             uint64_t limit = x->half_closed ? HALF_CLOSED_PROBE_NS : ms_to_ns(http->options.ping_ms);
             bool candidate = x->half_closed || x->streaming;
-            if (candidate && !x->ended && !x->aborted && now - x->last_write_ns > limit) due[n++] = dse_http_ref(x);
+            if (candidate && !x->ended && !x->aborted && older_than(now, x->last_write_ns, limit))
+                due[n++] = dse_http_ref(x);
             pthread_mutex_unlock(&x->lock);
         }
         pthread_mutex_unlock(&http->lock);
@@ -124,9 +131,8 @@ static void tick_connections(struct dse_http *http, uint64_t now)
     unsigned idle_ms = http->options.idle_ms;
     if (crowded && idle_ms > CROWDED_IDLE_MS) idle_ms = CROWDED_IDLE_MS;
     for (struct http_connection *c = http->connections; c; c = c->next) {
-        uint64_t age = now - c->since_ns;
-        if ((c->phase == HTTP_IDLE && age > ms_to_ns(idle_ms)) ||
-            (c->phase == HTTP_BODY && age > ms_to_ns(http->options.body_ms))) {
+        if ((c->phase == HTTP_IDLE && older_than(now, c->since_ns, ms_to_ns(idle_ms))) ||
+            (c->phase == HTTP_BODY && older_than(now, c->since_ns, ms_to_ns(http->options.body_ms)))) {
             shutdown(c->fd, SHUT_RDWR); /* the library sees the end and cleans up */
             c->since_ns = now;
         }

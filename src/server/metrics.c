@@ -82,6 +82,18 @@ static void put_info(struct dse_buffer *out, struct dse_server *server)
                           dse_mem_live_bytes((enum dse_mem)i));
 }
 
+/* Running and waiting requests are counted as /slots counts them: the engine's own gauges move with its steps. */
+static void count_requests(struct dse_server *server, int64_t *running, int64_t *waiting)
+{
+    struct dse_served *served = atomic_load(&server->served);
+    struct dse_slot *slots = served ? dse_calloc(DSE_MEM_SERVER, DSE_SERVER_MAX_SLOTS, sizeof *slots) : NULL;
+    int n = slots ? dse_engine_slots(served->engine, slots, DSE_SERVER_MAX_SLOTS) : 0;
+    *running = *waiting = 0;
+    for (int i = 0; i < n; i++)
+        ++*(slots[i].running ? running : waiting);
+    dse_free(slots);
+}
+
 void dse_handle_metrics(struct dse_server *server, struct dse_http_exchange *x)
 {
     struct dse_buffer out;
@@ -91,9 +103,14 @@ void dse_handle_metrics(struct dse_server *server, struct dse_http_exchange *x)
         dse_buffer_printf(&out, PREFIX "%s %llu\n", counters[i].name,
                           (unsigned long long)dse_counter_get((enum dse_counter)i));
     }
+    int64_t running, waiting;
+    count_requests(server, &running, &waiting);
     for (int i = 0; i < DSE_GAUGE_COUNT; i++) {
+        int64_t value = i == DSE_GAUGE_REQUESTS_RUNNING   ? running
+                        : i == DSE_GAUGE_REQUESTS_WAITING ? waiting
+                                                          : dse_gauge_get((enum dse_gauge)i);
         put_head(&out, gauges[i].name, gauges[i].help, "gauge");
-        dse_buffer_printf(&out, PREFIX "%s %lld\n", gauges[i].name, (long long)dse_gauge_get((enum dse_gauge)i));
+        dse_buffer_printf(&out, PREFIX "%s %lld\n", gauges[i].name, (long long)value);
     }
     for (int i = 0; i < DSE_HISTOGRAM_COUNT; i++)
         put_histogram(&out, i);

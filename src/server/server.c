@@ -24,6 +24,8 @@
 #include "server/errors.h"
 #include "server/server_internal.h"
 
+#define FLUSH_MS 2000
+
 const struct dse_server_options dse_server_options_default = {
     .port = 8080,
     .reasoning = DSE_REASONING_DEEPSEEK,
@@ -458,7 +460,8 @@ void dse_server_stop(struct dse_server *server)
 {
     if (!server) return;
     atomic_store(&server->draining, true);
-    dse_http_abandon_all(server->http); /* as if all clients had left: cancels their generations */
+    dse_http_flush(server->http, FLUSH_MS); /* answers that have just become complete */
+    dse_http_abandon_all(server->http);     /* as if all clients had left: cancels their generations */
     pthread_mutex_lock(&server->lock);
     while (server->in_flight > 0)
         pthread_cond_wait(&server->idle, &server->lock);

@@ -53,6 +53,7 @@ struct dse_server {
 };
 
 #define DSE_SERVER_FINGERPRINT "b" DSE_VERSION
+#define DSE_SERVER_MAX_SLOTS   4096 /* of a snapshot; more than an engine takes */
 
 /* The name clients see first; never NULL. */
 const char *dse_server_model_name(const struct dse_server *server);

@@ -1,0 +1,197 @@
+"""Starts the program's server for black-box tests of the API.
+
+DSE_BINARY is the program, DSE_TEST_MODEL a small GGUF model with a ChatML template. A server prints
+`listening on http://…` and `ready on http://…` on stderr.
+"""
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+
+DATA = pathlib.Path(os.environ.get("DSE_TEST_DATA", pathlib.Path(__file__).resolve().parent.parent / "data"))
+
+
+class Reply:
+    def __init__(self, response):
+        self.status = response.status
+        self.headers = response.headers
+        self.body = response.read()
+
+    @property
+    def json(self):
+        return json.loads(self.body.decode("utf-8", "strict"))
+
+    @property
+    def error(self):
+        return self.json["error"]
+
+
+class Server:
+    """One process of `deepseek-edge serve`."""
+
+    def __init__(self, *arguments, wait="ready", model=None):
+        command = [os.environ["DSE_BINARY"], "serve", "--model", model or os.environ["DSE_TEST_MODEL"], "--port", "0",
+                   "--log-level", "warn", "--drain-timeout", "5", *arguments]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                        errors="replace")
+        self.lines = []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+        self.port = int(re.search(r":(\d+)", self.wait_line("listening on ")).group(1))
+        if wait == "ready":
+            self.wait_line("ready on ", 120)
+
+    def _read(self):
+        for line in self.process.stderr:
+            self.lines.append(line)
+
+    def wait_line(self, text, timeout=60):
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            for line in list(self.lines):
+                if text in line:
+                    return line
+            if self.process.poll() is not None and not self.reader.is_alive():
+                break
+            time.sleep(0.01)
+        raise AssertionError(f"no line {text!r} from the server: {''.join(self.lines)}")
+
+    def request(self, method, path, body=None, headers=None, timeout=120):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        if body is not None and not isinstance(body, (bytes, str)):
+            body = json.dumps(body)
+        if isinstance(body, str):
+            body = body.encode()
+        all_headers = {"Content-Type": "application/json"} if body is not None else {}
+        all_headers.update(headers or {})
+        try:
+            connection.request(method, path, body, all_headers)
+            return Reply(connection.getresponse())
+        finally:
+            connection.close()
+
+    def get(self, path, **options):
+        return self.request("GET", path, **options)
+
+    def post(self, path, body, **options):
+        return self.request("POST", path, body, **options)
+
+    def chat(self, text="Say hi", path="/v1/chat/completions", **fields):
+        body = {"messages": [{"role": "user", "content": text}], "temperature": 0, "max_tokens": 8}
+        body.update(fields)
+        reply = self.post(path, body)
+        assert reply.status == 200, reply.body
+        return reply.json
+
+    def stream(self, path, body):
+        """Events of a stream as parsed JSON; checks the framing strictly. The last one is "[DONE]"."""
+        reply = self.post(path, dict(body, stream=True))
+        assert reply.status == 200, reply.body
+        assert reply.headers["Content-Type"] == "text/event-stream"
+        text = reply.body.decode("utf-8", "strict")
+        assert text.endswith("\n\n")
+        events = []
+        for frame in text[:-2].split("\n\n"):
+            if frame.startswith(":"):
+                continue
+            assert frame.startswith("data: ") and "\n" not in frame, frame
+            data = frame[6:]
+            events.append(data if data == "[DONE]" else json.loads(data))
+        return events
+
+    def metric(self, name):
+        text = self.get("/metrics").body.decode()
+        return float(re.search(rf"^deepseek_edge_{name} (\S+)$", text, re.M).group(1))
+
+    def wait_idle(self, seconds):
+        """True when no request runs or waits within this time."""
+        end = time.monotonic() + seconds
+        while True:
+            idle = self.metric("requests_running") == 0 and self.metric("requests_waiting") == 0
+            if idle and self.get("/slots").json == []:
+                return True
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+
+    def raw(self, data, timeout=10):
+        """Sends bytes as they are; returns a connected socket."""
+        sock = socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
+        sock.sendall(data)
+        return sock
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.reader.join(5)
+        return self.process.returncode
+
+
+def post_bytes(path, body, *extra):
+    """A raw POST request."""
+    data = json.dumps(body).encode() if not isinstance(body, bytes) else body
+    head = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", f"Content-Length: {len(data)}",
+            *extra]
+    return "\r\n".join(head).encode() + b"\r\n\r\n" + data
+
+
+def read_all(sock):
+    data = b""
+    try:
+        while chunk := sock.recv(65536):
+            data += chunk
+    except (ConnectionResetError, socket.timeout):
+        pass
+    return data
+
+
+def literal(text):
+    """A grammar whose only sentence is this text: makes any model emit it."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'root ::= "{escaped}"'
+
+
+def joined(events, field="content"):
+    """The text of a chat stream."""
+    out = ""
+    for event in events:
+        if event == "[DONE]":
+            continue
+        for choice in event["choices"]:
+            out += choice["delta"].get(field) or ""
+    return out
+
+
+@pytest.fixture(scope="session")
+def server():
+    server = Server("--max-model-len", "1024", "--max-concurrent", "4", "--served-model-name", "tiny,org/tiny:q4")
+    yield server
+    assert server.stop() == 0, "".join(server.lines)
+
+
+@pytest.fixture
+def start():
+    """Starts further servers; all are stopped and must end well."""
+    started = []
+
+    def start_one(*arguments, **options):
+        started.append(Server("--max-model-len", "512", *arguments, **options))
+        return started[-1]
+
+    yield start_one
+    for one in started:
+        code = one.stop()
+        assert code == 0, "".join(one.lines)

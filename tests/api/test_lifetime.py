@@ -1,0 +1,237 @@
+"""Clients that leave, servers that are busy, loading or stopping; pings."""
+import json
+import socket
+import statistics
+import threading
+import time
+
+import pytest
+from conftest import post_bytes, read_all
+
+CHAT = "/v1/chat/completions"
+LONG = {"messages": [{"role": "user", "content": "Tell a story"}], "max_tokens": 4000, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def busy_server():
+    from conftest import Server
+    server = Server("--max-model-len", "4096", "--max-concurrent", "2", "--chunk-tokens", "64")
+    yield server
+    assert server.stop() == 0
+
+
+def wait_for(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.005)
+
+
+def generating(server):
+    return any(slot["n_generated"] > 0 for slot in server.get("/slots").json)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_client_leaves_while_decoding(busy_server, stream):
+    server = busy_server
+    before = server.metric("requests_cancelled_total")
+    sock = server.raw(post_bytes(CHAT, dict(LONG, stream=stream)))
+    wait_for(lambda: generating(server))
+    sock.close()
+    assert server.wait_idle(1)
+    assert server.metric("requests_cancelled_total") == before + 1
+    assert server.metric("kv_blocks_used") == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_client_leaves_with_unread_data(busy_server, stream):
+    """Closing with unread bytes sends a reset at once."""
+    sock = busy_server.raw(post_bytes(CHAT, dict(LONG, stream=stream)))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+    wait_for(lambda: generating(busy_server))
+    sock.close()
+    assert busy_server.wait_idle(1)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_client_leaves_while_waiting(busy_server, stream):
+    server = busy_server
+    running = [server.raw(post_bytes(CHAT, dict(LONG, stream=True))) for _ in range(2)]
+    wait_for(lambda: len(server.get("/slots").json) == 2)
+    prompt_tokens = server.metric("prompt_tokens_total")
+    waiting = server.raw(post_bytes(CHAT, dict(LONG, stream=stream)))
+    wait_for(lambda: server.metric("requests_waiting") == 1)
+    waiting.close()
+    wait_for(lambda: server.metric("requests_waiting") == 0, 1)
+    for sock in running:
+        sock.close()
+    assert server.wait_idle(1)
+    assert server.metric("prompt_tokens_total") - prompt_tokens < 100, "the dead client's prompt was computed"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_client_leaves_during_prefill(busy_server, stream):
+    server = busy_server
+    body = dict(LONG, messages=[{"role": "user", "content": "word " * 3000}], max_tokens=10, stream=stream)
+    sock = server.raw(post_bytes(CHAT, body))
+    wait_for(lambda: len(server.get("/slots").json) == 1)
+    slot, = server.get("/slots").json
+    assert slot["n_generated"] == 0 and slot["n_processed"] < slot["n_prompt"]
+    sock.close()
+    assert server.wait_idle(1.5)
+    assert server.metric("kv_blocks_used") == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_half_close_does_not_cancel(busy_server, stream):
+    body = dict(LONG, max_tokens=8, stream=stream)
+    sock = busy_server.raw(post_bytes(CHAT, body, "Connection: close"), timeout=60)
+    sock.shutdown(socket.SHUT_WR)
+    data = read_all(sock)
+    assert b" 200 " in data[:20], data
+    assert b'"finish_reason":"length"' in data and b'"completion_tokens":8' in data or b"[DONE]" in data
+    assert b"error" not in data
+
+
+def test_half_close_and_then_leaving_cancels(busy_server):
+    for stream in (True, False):
+        sock = busy_server.raw(post_bytes(CHAT, dict(LONG, stream=stream)))
+        sock.shutdown(socket.SHUT_WR)
+        wait_for(lambda: generating(busy_server))
+        sock.close()
+        assert busy_server.wait_idle(1.5)
+
+
+def test_half_closed_answer_is_one_json_document(busy_server):
+    """The probes before it are white space."""
+    sock = busy_server.raw(post_bytes(CHAT, dict(LONG, max_tokens=20), "Connection: close"), timeout=60)
+    sock.shutdown(socket.SHUT_WR)
+    head, _, rest = read_all(sock).partition(b"\r\n\r\n")
+    assert b"application/json" in head and b"chunked" in head
+    document = b""
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        document, rest = document + rest[:int(size, 16)], rest[int(size, 16) + 2:]
+    assert json.loads(document)["usage"]["completion_tokens"] == 20
+
+
+def test_impatient_client_frees_its_slot(busy_server):
+    import http.client
+    connection = http.client.HTTPConnection("127.0.0.1", busy_server.port, timeout=0.1)
+    connection.request("POST", CHAT, json.dumps(LONG), {"Content-Type": "application/json"})
+    with pytest.raises(TimeoutError):
+        connection.getresponse()
+    connection.close()
+    assert busy_server.wait_idle(2)
+
+
+def test_health_answers_under_load(busy_server):
+    """H7, short: streams, a long prefill, idle and trickling connections."""
+    server = busy_server
+    sockets = [server.raw(post_bytes(CHAT, dict(LONG, stream=True))) for _ in range(24)]
+    sockets.append(server.raw(post_bytes(CHAT, dict(LONG, messages=[{"role": "user", "content": "word " * 3000}]))))
+    sockets += [server.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(200)]
+    slow = [server.raw(b"GET /health HT") for _ in range(20)]
+    times = []
+    for step in range(20):
+        for path in ("/health", "/metrics"):
+            begin = time.monotonic()
+            assert server.get(path).status == 200
+            times.append(time.monotonic() - begin)
+        for sock in slow:
+            sock.send(b"x")
+        time.sleep(0.05)
+    assert statistics.quantiles(times, n=100)[98] < 0.1, sorted(times)[-5:]
+    for sock in sockets + slow:
+        sock.close()
+    assert server.wait_idle(5)
+    assert server.chat(max_tokens=2)["choices"]
+
+
+def test_pings_while_silent(start):
+    server = start("--ping-interval-ms", "50", "--max-concurrent", "1")
+    blocker = server.raw(post_bytes(CHAT, dict(LONG, stream=True)))
+    wait_for(lambda: generating(server))
+    waiting = server.raw(post_bytes(CHAT, dict(LONG, max_tokens=1, stream=True), "Connection: close"), timeout=60)
+    time.sleep(0.5)
+    blocker.close()
+    data = read_all(waiting)
+    assert data.count(b": keep-alive\n\n") >= 3
+    assert data.index(b": keep-alive") < data.index(b"data: {") and b"[DONE]" in data
+
+
+def test_probes_do_not_follow_the_text(start):
+    server = start("--ping-interval-ms", "10000")
+    data = read_all(server.raw(post_bytes(CHAT, dict(LONG, max_tokens=3, stream=True), "Connection: close")))
+    assert b": keep-alive" not in data
+
+
+def test_health_while_loading():
+    """The front answers before the model is there; work is refused with a hint when to come back."""
+    from conftest import Server
+    server = Server("--max-model-len", "256", wait="listening")
+    states = set()
+    while True:
+        assert server.get("/health").status == 200
+        assert server.get("/v1/models").json["data"] and server.get("/metrics").status == 200
+        ready = server.get("/ready")
+        states.add(ready.status)
+        if ready.status == 200:
+            break
+        assert ready.headers["Retry-After"]
+        reply = server.post(CHAT, LONG)
+        if reply.status == 503:
+            assert reply.headers["Retry-After"] and reply.error["type"] == "server_error"
+    assert server.stop() == 0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_sigterm_finishes_what_runs(start, stream):
+    server = start("--drain-timeout", "60")
+    body = dict(LONG, max_tokens=30, stream=stream)
+    sock = server.raw(post_bytes(CHAT, body), timeout=60)
+    wait_for(lambda: generating(server))
+    server.process.terminate()
+    wait_for(lambda: server.get("/ready").status == 503)
+    assert server.get("/ready").headers["Retry-After"] and server.get("/health").status == 200
+    refused = server.post(CHAT, LONG)
+    assert refused.status == 503 and refused.headers["Retry-After"]
+    data = read_all(sock)
+    assert b'"finish_reason":"length"' in data
+    assert server.process.wait(10) == 0
+
+
+def test_sigterm_ends_what_is_left_at_the_timeout(start):
+    server = start("--drain-timeout", "1", "--max-model-len", "2048")
+    sockets = [server.raw(post_bytes(CHAT, dict(LONG, stream=stream))) for stream in (True, False, True)]
+    wait_for(lambda: generating(server))
+    begin = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - begin < 10
+    for sock in sockets:
+        read_all(sock)
+
+
+def test_many_clients_that_come_and_go(busy_server):
+    """Nothing is left behind: no slot, no block, no memory."""
+    server = busy_server
+
+    def visit(i):
+        sock = server.raw(post_bytes(CHAT, dict(LONG, stream=i % 2 == 0)))
+        time.sleep(0.01 * (i % 7))
+        sock.close()
+
+    def memory():
+        text = server.get("/metrics").body.decode()
+        return int(text.split('memory_bytes{purpose="request"} ')[1].split()[0])
+
+    rest = memory()
+    for round_ in range(3):
+        threads = [threading.Thread(target=visit, args=(i,)) for i in range(30)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert server.wait_idle(5)
+    wait_for(lambda: memory() <= rest, 2)
+    assert server.metric("kv_blocks_used") == 0
