@@ -47,6 +47,10 @@ DSE_INLINE void run(const struct dse_matmul_job *job, enum float_kind kind)
             float_tile(job, p, 0, MAX_NP, 1, kind);
     for (; p < job->n_panels; p++) {
         for (size_t i = 0; i < job->n_rows; i += MAX_NY) {
+#ifdef DSE_ONE_TILE_SIZE
+            size_t left = job->n_rows - i;
+            float_tile(job, p, i, 1, left < MAX_NY ? (int)left : MAX_NY, kind);
+#else
             switch (job->n_rows - i) {
             case 1: float_tile(job, p, i, 1, 1, kind); break;
             case 2: float_tile(job, p, i, 1, 2, kind); break;
@@ -57,6 +61,7 @@ DSE_INLINE void run(const struct dse_matmul_job *job, enum float_kind kind)
             case 7: float_tile(job, p, i, 1, 7, kind); break;
             default: float_tile(job, p, i, 1, 8, kind); break;
             }
+#endif
         }
     }
 }

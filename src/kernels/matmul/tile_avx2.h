@@ -126,12 +126,17 @@ DSE_INLINE void run_blocks(const struct dse_matmul_job *job, tile_block_fn *add_
             float *out = job->out + (p * job->n_rows + i) * DSE_PANEL_ROWS;
             struct tile_act act;
             set_rows(job, i, job->n_rows - i, &act);
+#ifdef DSE_ONE_TILE_SIZE
+            size_t left = job->n_rows - i;
+            run_tile(panel, blocks, &act, left < 4 ? (int)left : 4, out, add_block);
+#else
             switch (job->n_rows - i) {
             case 1: run_tile(panel, blocks, &act, 1, out, add_block); break;
             case 2: run_tile(panel, blocks, &act, 2, out, add_block); break;
             case 3: run_tile(panel, blocks, &act, 3, out, add_block); break;
             default: run_tile(panel, blocks, &act, 4, out, add_block); break;
             }
+#endif
         }
     }
 }

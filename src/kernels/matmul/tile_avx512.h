@@ -117,6 +117,10 @@ DSE_INLINE void run_blocks(const struct dse_matmul_job *job, tile_block_fn *add_
             float *out = job->out + (p * job->n_rows + i) * DSE_PANEL_ROWS;
             struct tile_act act;
             set_rows(job, i, job->n_rows - i, &act);
+#ifdef DSE_ONE_TILE_SIZE
+            size_t left = job->n_rows - i;
+            run_tile(panel, blocks, &act, left < 8 ? (int)left : 8, out, add_block);
+#else
             switch (job->n_rows - i) {
             case 1: run_tile(panel, blocks, &act, 1, out, add_block); break;
             case 2: run_tile(panel, blocks, &act, 2, out, add_block); break;
@@ -127,6 +131,7 @@ DSE_INLINE void run_blocks(const struct dse_matmul_job *job, tile_block_fn *add_
             case 7: run_tile(panel, blocks, &act, 7, out, add_block); break;
             default: run_tile(panel, blocks, &act, 8, out, add_block); break;
             }
+#endif
         }
     }
 }
