@@ -22,7 +22,7 @@ struct cpu_thread {
     void *activation; /* of CPU_PRIVATE_ROWS rows, widest input */
     float *up;        /* [CPU_CHUNK_ROWS][CPU_CHUNK_PANELS * 16] */
     float *q;         /* [DSE_ATTENTION_COLUMNS][width] */
-    float *scores;    /* [DSE_ATTENTION_COLUMNS][256] */
+    float *scores;    /* [DSE_ATTENTION_COLUMNS][DSE_ATTENTION_SCORES] */
     float *block;     /* [32][width] */
     float *m, *l, *o; /* a partial result: [columns], [columns], [columns][width] */
     float *k_head;    /* [d] a key on its way into the cache */

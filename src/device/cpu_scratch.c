@@ -32,7 +32,7 @@ static void carve_thread(struct carver *carver, struct cpu_thread *thread, size_
     t.activation = carve(carver, dse_activation_bytes(CPU_PRIVATE_ROWS, widest), 1);
     t.up = carve(carver, (size_t)CPU_CHUNK_ROWS * CPU_CHUNK_PANELS * DSE_PANEL_ROWS, sizeof(float));
     t.q = carve(carver, DSE_ATTENTION_COLUMNS * width, sizeof(float));
-    t.scores = carve(carver, (size_t)DSE_ATTENTION_COLUMNS * DSE_KV_SPLIT_TOKENS, sizeof(float));
+    t.scores = carve(carver, (size_t)DSE_ATTENTION_COLUMNS * DSE_ATTENTION_SCORES, sizeof(float));
     t.block = carve(carver, DSE_KV_BLOCK_TOKENS * width, sizeof(float));
     t.m = carve(carver, DSE_ATTENTION_COLUMNS, sizeof(float));
     t.l = carve(carver, DSE_ATTENTION_COLUMNS, sizeof(float));

@@ -15,6 +15,8 @@
 
 /* Query columns (row, head) that one tile may have. */
 #define DSE_ATTENTION_COLUMNS 32
+/* Floats from one column's scores to the next: not a power of two, or all columns would share a few sets of the L1. */
+#define DSE_ATTENTION_SCORES (DSE_KV_SPLIT_TOKENS + 16)
 
 /* out[c][j] (+)= sum over i of a[c][i] * b[i][j], i ascending, one fma per term. n is a multiple of 16. */
 typedef void dse_attention_fn(const float *a, size_t a_stride, size_t n_columns, const void *b, size_t b_stride,
@@ -40,7 +42,7 @@ struct dse_attention_tile {
     int n_rows, group;        /* n_rows * group columns, at most DSE_ATTENTION_COLUMNS */
     const int32_t *positions; /* [n_rows], ascending */
     const float *q;           /* [columns][width], already multiplied by 1/sqrt(d) */
-    float *scores;            /* scratch [columns][DSE_KV_SPLIT_TOKENS] */
+    float *scores;            /* scratch [columns][DSE_ATTENTION_SCORES] */
     float *block;             /* scratch [32][width], a block of K or V in f32 */
 };
 

@@ -16,8 +16,7 @@ void dse_attention_ops_pick(struct dse_attention_ops *ops)
     dse_vector_ops_pick(&ops->vector);
 }
 
-/* A row of b as the product reads it: in place when the width allows, else (or when many columns would repeat the
- * conversion) as f32 in the scratch block. */
+/* The second operand of a product: in place when its rows are whole vectors, else widened into the scratch block. */
 struct operand {
     const void *data;
     size_t stride;
@@ -25,23 +24,27 @@ struct operand {
 };
 
 static struct operand prepare(const struct dse_attention_ops *ops, const struct dse_attention_tile *tile,
-                              const uint8_t *area, size_t n_rows, size_t row, size_t padded, size_t n_columns)
+                              const uint8_t *area, size_t n_rows, size_t row, size_t padded)
 {
     bool half = tile->layout->type == DSE_KV_F16;
-    if (row == padded && (!half || n_columns <= 6)) return (struct operand){area, row, half};
-    if (row == padded) {
-        ops->vector.widen((const uint16_t *)area, n_rows * row, tile->block);
-    } else {
-        for (size_t i = 0; i < n_rows; i++) {
-            float *out = tile->block + i * padded;
-            if (half)
-                ops->vector.widen((const uint16_t *)area + i * row, row, out);
-            else
-                memcpy(out, (const float *)area + i * row, row * sizeof *out);
-            memset(out + row, 0, (padded - row) * sizeof *out);
-        }
+    if (row == padded) return (struct operand){area, row, half};
+    for (size_t i = 0; i < n_rows; i++) {
+        float *out = tile->block + i * padded;
+        if (half)
+            ops->vector.widen((const uint16_t *)area + i * row, row, out);
+        else
+            memcpy(out, (const float *)area + i * row, row * sizeof *out);
+        memset(out + row, 0, (padded - row) * sizeof *out);
     }
     return (struct operand){tile->block, padded, false};
+}
+
+/* Asks for a K or V area ahead of its use: areas of consecutive blocks lie far apart, where no hardware prefetcher
+ * follows. */
+static void fetch_ahead(const uint8_t *area, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += 64)
+        __builtin_prefetch(area + at);
 }
 
 static void multiply(const struct dse_attention_ops *ops, const struct operand *b, const float *a, size_t a_stride,
@@ -78,15 +81,14 @@ static void add_values(const struct dse_attention_ops *ops, const struct dse_att
     const uint8_t *area = head_block(tile, first_key / DSE_KV_BLOCK_TOKENS + block) + tile->layout->k_bytes;
     size_t last = visible(tile, tile->n_rows - 1, first_key) - begin;
     if (last > DSE_KV_BLOCK_TOKENS) last = DSE_KV_BLOCK_TOKENS;
-    struct operand v = prepare(ops, tile, area, last, (size_t)tile->layout->head_dim, width,
-                               (size_t)(tile->n_rows - first_row) * group);
+    struct operand v = prepare(ops, tile, area, last, (size_t)tile->layout->head_dim, width);
     for (int row = first_row; row < tile->n_rows && done < last; row++) {
         size_t keys = visible(tile, row, first_key);
         keys = keys > begin ? keys - begin : 0;
         if (keys > last) keys = last;
         if (keys <= done) continue;
         size_t column = (size_t)row * group;
-        multiply(ops, &v, tile->scores + column * DSE_KV_SPLIT_TOKENS + begin + done, DSE_KV_SPLIT_TOKENS,
+        multiply(ops, &v, tile->scores + column * DSE_ATTENTION_SCORES + begin + done, DSE_ATTENTION_SCORES,
                  (size_t)(tile->n_rows - row) * group, done, keys - done, width, o + column * width, width,
                  begin + done > 0);
         done = keys;
@@ -97,7 +99,7 @@ void dse_attention_split(const struct dse_attention_ops *ops, const struct dse_a
                          float *m, float *l, float *o)
 {
     size_t width = dse_attention_width(tile->layout->head_dim), group = (size_t)tile->group;
-    size_t first_key = (size_t)split * DSE_KV_SPLIT_TOKENS;
+    size_t first_key = (size_t)split * DSE_KV_SPLIT_TOKENS, first_block = first_key / DSE_KV_BLOCK_TOKENS;
     size_t n_keys = visible(tile, tile->n_rows - 1, first_key);
     int first_row = 0;
     while (first_row < tile->n_rows && visible(tile, first_row, first_key) == 0)
@@ -110,15 +112,20 @@ void dse_attention_split(const struct dse_attention_ops *ops, const struct dse_a
         while (visible(tile, row, first_key) <= block * DSE_KV_BLOCK_TOKENS)
             row++;
         size_t column = (size_t)row * group, n_columns = (size_t)(tile->n_rows - row) * group;
-        struct operand k = prepare(ops, tile, head_block(tile, first_key / DSE_KV_BLOCK_TOKENS + block),
-                                   (size_t)tile->layout->head_dim, DSE_KV_BLOCK_TOKENS, DSE_KV_BLOCK_TOKENS, n_columns);
+        if (block + 1 < n_blocks) fetch_ahead(head_block(tile, first_block + block + 1), tile->layout->k_bytes);
+        const struct operand k = {head_block(tile, first_block + block), DSE_KV_BLOCK_TOKENS,
+                                  tile->layout->type == DSE_KV_F16};
         multiply(ops, &k, tile->q + column * width, width, n_columns, 0, (size_t)tile->layout->head_dim,
-                 DSE_KV_BLOCK_TOKENS, tile->scores + column * DSE_KV_SPLIT_TOKENS + block * DSE_KV_BLOCK_TOKENS,
-                 DSE_KV_SPLIT_TOKENS, false);
+                 DSE_KV_BLOCK_TOKENS, tile->scores + column * DSE_ATTENTION_SCORES + block * DSE_KV_BLOCK_TOKENS,
+                 DSE_ATTENTION_SCORES, false);
     }
+    fetch_ahead(head_block(tile, first_block) + tile->layout->k_bytes, tile->layout->v_bytes);
     for (int row = first_row; row < tile->n_rows; row++)
         for (size_t c = (size_t)row * group; c < ((size_t)row + 1) * group; c++)
-            l[c] = ops->vector.softmax(tile->scores + c * DSE_KV_SPLIT_TOKENS, visible(tile, row, first_key), &m[c]);
-    for (size_t block = 0; block < n_blocks; block++)
+            l[c] = ops->vector.softmax(tile->scores + c * DSE_ATTENTION_SCORES, visible(tile, row, first_key), &m[c]);
+    for (size_t block = 0; block < n_blocks; block++) {
+        if (block + 1 < n_blocks)
+            fetch_ahead(head_block(tile, first_block + block + 1) + tile->layout->k_bytes, tile->layout->v_bytes);
         add_values(ops, tile, first_row, first_key, block, o);
+    }
 }

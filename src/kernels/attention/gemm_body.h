@@ -32,6 +32,8 @@ DSE_INLINE void tile(const float *restrict a, size_t a_stride, const void *restr
     for (size_t i = 0; i < k; i++) {
         for (int v = 0; v < vectors; v++) {
             v16 bv = load_b(b, half, i * b_stride + 16 * (size_t)v);
+            /* the broadcasts are repeated for the second vector: kept, they would push an accumulator out */
+            __asm__("" : "+r"(a));
             for (int c = 0; c < columns; c++)
                 acc[c][v] = v16_fma(v16_set1(a[(size_t)c * a_stride + i]), bv, acc[c][v]);
         }
