@@ -1,10 +1,11 @@
 /* One token from a row of logits. Called by the engine thread for each sequence of a step.
  *
- * Passes over the vocabulary: greedy 1 · temperature 3 (maximum, sum, block of the draw) · with top-k, top-p or min-p
- * one to collect candidates · log-probabilities 2 more. Never allocates after creation; never sorts the vocabulary.
+ * Passes over the vocabulary: greedy 1 · temperature 2 (maximum, sum) and a block · top-k 2 · top-p and min-p 2 and a
+ * few that only compare · log-probabilities 2 more. Never allocates after creation; never sorts the vocabulary.
  */
 #include "engine/sampler.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@
 #include "engine/sampler_select.h"
 
 #define GREEDY_BELOW 1e-5f /* temperatures that cannot be told from 0 */
-#define MIN_CAPACITY 1024  /* candidates: fewer would be reduced too often */
+#define MIN_CAPACITY 4096  /* candidates: with fewer, top-k and top-p would reduce them too often */
 
 struct seen_token {
     int32_t id;
@@ -35,6 +36,7 @@ struct dse_sampler {
     uint32_t *slots;                    /* 1 + place */
     uint64_t *candidates;
     size_t capacity;
+    float *weights; /* top-p or min-p without top-k */
     double *block_sums;
 };
 
@@ -109,11 +111,13 @@ static bool take_buffers(struct dse_sampler *s, int max_tokens)
     if (is_greedy(p)) return !failed;
     s->block_sums = take((size_t)s->n_tokens / DSE_ROW_BLOCK + 1, sizeof *s->block_sums, &failed);
     if (!has_top_k(s) && p->top_p >= 1 && p->min_p <= 0) return !failed;
-    s->capacity = (size_t)s->n_tokens;
-    if (has_top_k(s) && s->capacity > MIN_CAPACITY && (size_t)p->top_k < s->capacity / 2)
-        s->capacity = 2 * (size_t)p->top_k > MIN_CAPACITY ? 2 * (size_t)p->top_k : MIN_CAPACITY;
-    s->candidates = dse_alloc(DSE_MEM_REQUEST, s->capacity * sizeof *s->candidates);
-    return !failed && s->candidates;
+    /* top-k works with room for 2 k, top-p narrows its range down to any capacity. */
+    s->capacity = MIN_CAPACITY;
+    if (has_top_k(s) && 2 * (size_t)p->top_k > s->capacity) s->capacity = 2 * (size_t)p->top_k;
+    if (s->capacity > (size_t)s->n_tokens) s->capacity = (size_t)s->n_tokens;
+    s->candidates = take(s->capacity, sizeof *s->candidates, &failed);
+    if (!has_top_k(s)) s->weights = take((size_t)s->n_tokens, sizeof *s->weights, &failed);
+    return !failed;
 }
 
 enum dse_status dse_sampler_create(const struct dse_sampling *params, int n_vocab, int n_tokens, int max_tokens,
@@ -148,6 +152,7 @@ void dse_sampler_free(struct dse_sampler *s)
     dse_free(s->seen);
     dse_free(s->slots);
     dse_free(s->candidates);
+    dse_free(s->weights);
     dse_free(s->block_sums);
     dse_free(s);
 }
@@ -307,40 +312,116 @@ static int32_t draw_from_candidates(const uint64_t *candidates, size_t n, double
     return dse_candidate_id(candidates[0]);
 }
 
-/* Candidates with their weights e^((x - max) * scale), among them all that top-k, top-p and min-p keep; *mass is the
- * weight of everything that top-k keeps. */
-static size_t collect(struct dse_sampler *s, const float *logits, float max, float scale, double *mass)
-{
-    const struct dse_sampling *p = &s->params;
-    size_t n = (size_t)s->n_tokens, count, kept = 0;
-    if (has_top_k(s)) {
-        count = dse_row_top_k(logits, n, (size_t)p->top_k, s->candidates, s->capacity);
-    } else {
-        *mass = dse_row_exp_sum(logits, n, max, scale, s->block_sums);
-        /* Weights below (1 - top_p) * mass / n are together less than 1 - top_p: top-p never needs them. */
-        double least = p->top_p < 1 ? (1 - (double)p->top_p) * *mass / (double)n : 0;
-        if (least < p->min_p) least = p->min_p;
-        double distance = least > 0 ? (log(least) - 1e-3) / scale : -INFINITY; /* a little more than needed */
-        float threshold = nextafterf((float)(max + distance), -INFINITY);
-        count = dse_row_at_least(logits, n, threshold > -INFINITY ? threshold : -__FLT_MAX__, s->candidates);
-    }
-    double sum = 0;
-    for (size_t i = 0; i < count; i++) {
-        float weight = exp_one((dse_candidate_value(s->candidates[i]) - max) * scale);
-        if (!(weight > 0)) continue;
-        s->candidates[kept++] = dse_candidate(weight, dse_candidate_id(s->candidates[i]));
-        sum += weight;
-    }
-    if (has_top_k(s)) *mass = sum;
-    return kept;
-}
-
 static size_t apply_min_p(uint64_t *candidates, size_t n, float min_p)
 {
     size_t kept = 0; /* the largest weight is 1 and stays */
     for (size_t i = 0; i < n; i++)
         if (dse_candidate_value(candidates[i]) >= min_p) candidates[kept++] = candidates[i];
     return kept;
+}
+
+static int32_t draw_from_top_k(struct dse_sampler *s, const float *logits, float max, float scale, double u)
+{
+    const struct dse_sampling *p = &s->params;
+    uint64_t *candidates = s->candidates;
+    size_t n = dse_row_top_k(logits, (size_t)s->n_tokens, (size_t)p->top_k, candidates, s->capacity);
+    double mass = 0;
+    for (size_t i = 0; i < n; i++) {
+        float weight = exp_one((dse_candidate_value(candidates[i]) - max) * scale);
+        candidates[i] = dse_candidate(weight, dse_candidate_id(candidates[i]));
+        mass += weight;
+    }
+    if (p->top_p < 1) n = dse_select_mass(candidates, n, p->top_p * mass);
+    if (p->min_p > 0) n = apply_min_p(candidates, n, p->min_p);
+    return draw_from_candidates(candidates, n, u);
+}
+
+/* Positive floats sort as their bits do. */
+static uint32_t float_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static float bits_float(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* The last token of the nucleus: the fewest largest weights that sum to target. Halves a range of weights, one cheap
+ * pass each time, until few enough lie in it to select among them; s->candidates then holds the nucleus if *n is set
+ * (the usual case: a peaked distribution needs no halving), else the boundary is returned. */
+static uint64_t find_nucleus(struct dse_sampler *s, double total, double target, size_t *n)
+{
+    size_t n_tokens = (size_t)s->n_tokens, n_low, n_high = 0, n_middle;
+    /* Weights below (total - target) / n_tokens are together less than what may be left out. */
+    float least = (float)((total - target) / (double)n_tokens);
+    uint32_t low = float_bits(least > FLT_MIN ? least : FLT_MIN), high = float_bits(1) + 1;
+    double above = 0; /* sum of the weights of at least high, all of which are in */
+    dse_row_mass(s->weights, n_tokens, bits_float(low), NULL, &n_low);
+    while (n_low - n_high > s->capacity && high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        double mass = dse_row_mass(s->weights, n_tokens, bits_float(middle), NULL, &n_middle);
+        if (mass >= target) {
+            low = middle;
+            n_low = n_middle;
+        } else {
+            high = middle;
+            n_high = n_middle;
+            above = mass;
+        }
+    }
+    *n = 0;
+    if (n_low - n_high > s->capacity) { /* more equal weights than there is room for: the lowest ids */
+        double missing = ceil((target - above) / bits_float(low));
+        for (size_t i = 0; i < n_tokens; i++)
+            if (float_bits(s->weights[i]) == low && --missing <= 0) return dse_candidate(s->weights[i], (int32_t)i);
+        return dse_candidate(bits_float(low), INT32_MAX);
+    }
+    size_t count = dse_row_between(s->weights, n_tokens, bits_float(low), bits_float(high), s->candidates);
+    if (count == 0) return dse_candidate(bits_float(low), INT32_MAX);
+    size_t kept = dse_select_mass(s->candidates, count, target - above);
+    if (n_high == 0) *n = kept;
+    uint64_t last = s->candidates[0];
+    for (size_t i = 1; i < kept; i++)
+        if (s->candidates[i] < last) last = s->candidates[i];
+    return last;
+}
+
+/* Draws in the order of ids from all weights down to the boundary. */
+static int32_t draw_from_weights(struct dse_sampler *s, uint64_t boundary, int32_t best, double u)
+{
+    float least = dse_candidate_value(boundary);
+    size_t n = (size_t)s->n_tokens, count;
+    dse_row_clear_equal(s->weights, (size_t)dse_candidate_id(boundary) + 1, n, least); /* higher ids are out */
+    double left = u * dse_row_mass(s->weights, n, least, s->block_sums, &count);
+    size_t n_blocks = (n + DSE_ROW_BLOCK - 1) / DSE_ROW_BLOCK, block = 0;
+    while (block + 1 < n_blocks && left >= s->block_sums[block])
+        left -= s->block_sums[block++];
+    for (size_t i = block * DSE_ROW_BLOCK; i < n; i++) { /* rounding may carry the walk beyond the block */
+        if (s->weights[i] < least) continue;
+        if (left < s->weights[i]) return (int32_t)i;
+        left -= s->weights[i];
+    }
+    return best;
+}
+
+static int32_t draw_filtered(struct dse_sampler *s, const float *logits, int32_t best, float scale, double u)
+{
+    const struct dse_sampling *p = &s->params;
+    double total = dse_row_weights(logits, (size_t)s->n_tokens, logits[best], scale, s->weights);
+    uint64_t boundary = p->min_p > 0 ? dse_candidate(p->min_p, INT32_MAX) : 0;
+    if (p->top_p < 1) {
+        size_t n;
+        uint64_t last = find_nucleus(s, total, p->top_p * total, &n);
+        if (n > 0 && p->min_p > 0) n = apply_min_p(s->candidates, n, p->min_p);
+        if (n > 0) return draw_from_candidates(s->candidates, n, u);
+        if (last > boundary) boundary = last;
+    }
+    return draw_from_weights(s, boundary, best, u);
 }
 
 static int32_t choose(struct dse_sampler *s, const float *logits, uint64_t sequence, uint64_t position)
@@ -350,12 +431,9 @@ static int32_t choose(struct dse_sampler *s, const float *logits, uint64_t seque
     if (best < 0 || is_greedy(p) || isinf(logits[best])) return best;
     float max = logits[best], scale = 1 / p->temperature;
     double u = dse_philox_uniform(p->seed, sequence, position);
-    if (!s->candidates) return draw_from_row(s, logits, max, scale, u);
-    double mass = 0;
-    size_t n = collect(s, logits, max, scale, &mass);
-    if (p->top_p < 1) n = dse_select_mass(s->candidates, n, p->top_p * mass);
-    if (p->min_p > 0) n = apply_min_p(s->candidates, n, p->min_p);
-    return draw_from_candidates(s->candidates, n, u);
+    if (has_top_k(s)) return draw_from_top_k(s, logits, max, scale, u);
+    if (s->weights) return draw_filtered(s, logits, best, scale, u);
+    return draw_from_row(s, logits, max, scale, u);
 }
 
 enum dse_status dse_sampler_sample(struct dse_sampler *s, float *logits, const uint64_t *mask, const int32_t *banned,

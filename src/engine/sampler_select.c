@@ -65,6 +65,58 @@ double dse_row_exp_sum(const float *x, size_t n, float max, float scale, double 
     return total;
 }
 
+double dse_row_weights(const float *x, size_t n, float max, float scale, float *weights)
+{
+    double total = 0;
+    v4f m = v4_splat(max), s = v4_splat(scale);
+    for (size_t begin = 0; begin < n; begin += DSE_ROW_BLOCK) {
+        size_t end = n - begin < DSE_ROW_BLOCK ? n : begin + DSE_ROW_BLOCK, i = begin;
+        v4f sum0 = v4_splat(0), sum1 = sum0;
+        for (; i + 8 <= end; i += 8) {
+            v4f w0 = v4_exp((v4_load(x + i) - m) * s), w1 = v4_exp((v4_load(x + i + 4) - m) * s);
+            memcpy(weights + i, &w0, sizeof w0);
+            memcpy(weights + i + 4, &w1, sizeof w1);
+            sum0 += w0;
+            sum1 += w1;
+        }
+        sum0 += sum1;
+        total += ((double)sum0[0] + sum0[1]) + ((double)sum0[2] + sum0[3]);
+        for (; i < end; i++)
+            total += weights[i] = exp_one((x[i] - max) * scale);
+    }
+    return total;
+}
+
+double dse_row_mass(const float *weights, size_t n, float threshold, double *block_sums, size_t *count)
+{
+    double total = 0;
+    *count = 0;
+    v4f t = v4_splat(threshold);
+    for (size_t begin = 0; begin < n; begin += DSE_ROW_BLOCK) {
+        size_t end = n - begin < DSE_ROW_BLOCK ? n : begin + DSE_ROW_BLOCK, i = begin;
+        v4f sum0 = v4_splat(0), sum1 = sum0;
+        v4u count0 = {0}, count1 = {0};
+        for (; i + 8 <= end; i += 8) {
+            v4f w0 = v4_load(weights + i), w1 = v4_load(weights + i + 4);
+            v4u in0 = (v4u)(w0 >= t), in1 = (v4u)(w1 >= t);
+            sum0 += (v4f)(in0 & (v4u)w0);
+            sum1 += (v4f)(in1 & (v4u)w1);
+            count0 -= in0;
+            count1 -= in1;
+        }
+        sum0 += sum1;
+        count0 += count1;
+        double sum = ((double)sum0[0] + sum0[1]) + ((double)sum0[2] + sum0[3]);
+        size_t n_in = (size_t)count0[0] + count0[1] + count0[2] + count0[3];
+        for (; i < end; i++)
+            if (weights[i] >= threshold) sum += weights[i], n_in++;
+        if (block_sums) block_sums[begin / DSE_ROW_BLOCK] = sum;
+        total += sum;
+        *count += n_in;
+    }
+    return total;
+}
+
 /* ---- candidates -------------------------------------------------------------------------------------------- */
 
 /* Float bits in an order that unsigned integers share: negative numbers are inverted, positive ones get the top bit. */
@@ -96,17 +148,38 @@ static bool any_above(const float *x, v4f threshold)
                   (v4u)(v4_load(x + 8) > threshold) | (v4u)(v4_load(x + 12) > threshold));
 }
 
-size_t dse_row_at_least(const float *x, size_t n, float threshold, uint64_t *out)
+static v4u inside(const float *x, v4f low, v4f high)
+{
+    return (v4u)(v4_load(x) >= low) & (v4u)(v4_load(x) < high);
+}
+
+size_t dse_row_between(const float *x, size_t n, float low, float high, uint64_t *out)
 {
     size_t count = 0;
-    v4f below = v4_splat(nextafterf(threshold, -INFINITY));
+    v4f lo = v4_splat(low), hi = v4_splat(high);
     for (size_t begin = 0; begin < n; begin += SCAN) {
         size_t end = begin + SCAN <= n ? begin + SCAN : n;
-        if (end - begin == SCAN && !any_above(x + begin, below)) continue;
+        if (end - begin == SCAN && !v4_any(inside(x + begin, lo, hi) | inside(x + begin + 4, lo, hi) |
+                                           inside(x + begin + 8, lo, hi) | inside(x + begin + 12, lo, hi)))
+            continue;
         for (size_t i = begin; i < end; i++)
-            if (x[i] >= threshold) out[count++] = dse_candidate(x[i], (int32_t)i);
+            if (x[i] >= low && x[i] < high) out[count++] = dse_candidate(x[i], (int32_t)i);
     }
     return count;
+}
+
+void dse_row_clear_equal(float *weights, size_t begin, size_t n, float value)
+{
+    v4f v = v4_splat(value);
+    for (; begin < n && begin % 4; begin++)
+        if (weights[begin] == value) weights[begin] = 0;
+    for (; begin + 4 <= n; begin += 4) {
+        v4f w = v4_load(weights + begin);
+        w = (v4f)((v4u)w & ~(v4u)(w == v));
+        memcpy(weights + begin, &w, sizeof w);
+    }
+    for (; begin < n; begin++)
+        if (weights[begin] == value) weights[begin] = 0;
 }
 
 size_t dse_row_top_k(const float *x, size_t n, size_t k, uint64_t *out, size_t capacity)

@@ -252,7 +252,7 @@ static void selection_equals_a_sort(void **state)
             qsort(out, count, sizeof *out, descending);
             assert_memory_equal(out, sorted, count * sizeof *out);
         }
-        size_t count = dse_row_at_least(x, VOCABULARY, 2.5f, out);
+        size_t count = dse_row_between(x, VOCABULARY, 2.5f, INFINITY, out);
         qsort(out, count, sizeof *out, descending);
         assert_memory_equal(out, sorted, count * sizeof *out);
         assert_true(count == (size_t)n || dse_candidate_value(sorted[count]) < 2.5f);
