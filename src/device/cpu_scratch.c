@@ -82,8 +82,8 @@ enum dse_status cpu_reserve(struct dse_device *device, const struct dse_config *
                             int64_t max_context, struct dse_error *err)
 {
     struct cpu_state *state = device->state;
-    size_t bytes = cpu_scratch_bytes(device, config, max_rows);
     if (max_rows < 1) return dse_fail(err, DSE_ERR_INVALID, "scratch for %d rows was asked for", max_rows);
+    size_t bytes = cpu_scratch_bytes(device, config, max_rows);
     void *memory = bytes == SIZE_MAX ? NULL : dse_alloc_pages(DSE_MEM_SCRATCH, bytes);
     if (memory == NULL) return dse_fail_memory(err, bytes, "scratch of the cpu device");
     dse_free_pages(state->scratch);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -326,6 +327,37 @@ static void cache_left_half_built_by_a_killed_process_is_no_obstacle(void **stat
     unload(place, &memory);
 }
 
+static void cache_is_shared_by_processes_that_start_at_once(void **state)
+{
+    enum { PROCESSES = 4 };
+    struct place *place = *state;
+    pid_t child[PROCESSES];
+    char path[512];
+    for (int i = 0; i < PROCESSES; i++) {
+        child[i] = fork();
+        assert_true(child[i] >= 0);
+        if (child[i] > 0) continue;
+        struct dse_device *device;
+        struct dse_device_weights weights;
+        struct dse_error err;
+        int rc = 1;
+        if (dse_device_open("cpu", 2, &device, &err) == DSE_OK &&
+            device->ops->load(device, &place->model.file, false, place->cache, &weights, &err) == DSE_OK) {
+            rc = weights.resident_bytes == 0 ? 0 : 2;
+            device->ops->unload(device, &weights);
+            dse_device_close(device);
+        }
+        _exit(rc);
+    }
+    for (int i = 0; i < PROCESSES; i++) {
+        int status;
+        assert_int_equal(waitpid(child[i], &status, 0), child[i]);
+        assert_int_equal(status, 0);
+    }
+    find_pack(place, path);
+    assert_true(path[0] != '\0');
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -341,6 +373,7 @@ int main(void)
         CASE(cache_cut_short_is_built_again),
         CASE(cache_of_a_changed_model_is_not_used),
         CASE(cache_folder_that_cannot_be_used_means_memory),
+        CASE(cache_is_shared_by_processes_that_start_at_once),
         CASE(cache_left_half_built_by_a_killed_process_is_no_obstacle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
