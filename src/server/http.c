@@ -500,6 +500,13 @@ static enum MHD_Result handle_request(void *user, struct MHD_Connection *connect
     if (!x) return start_request(user, connection, url, method, version, (struct dse_http_exchange **)context);
     if (*bytes > 0) return take_body(x, data, bytes);
 
+    if (!x->settled) {
+        /* Not suspended in the very call that ends the request: the library would remember that it was reading, read on
+         * after the resume, and take the end of a half-closed peer's stream for the end of the connection. After one
+         * more round of its loop it knows that it waits for us. */
+        x->settled = true;
+        if (!x->answered) return MHD_YES;
+    }
     enum { SUSPEND, ANSWER, CLOSE } next = SUSPEND;
     pthread_mutex_lock(&x->lock);
     if (x->aborted)

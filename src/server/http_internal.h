@@ -41,7 +41,7 @@ struct dse_http_exchange {
     struct dse_buffer body;
     size_t discarded_bytes;
     size_t body_charged; /* counted in http->body_bytes */
-    bool expects_body, expects_continue, dispatched, listed;
+    bool expects_body, expects_continue, settled, dispatched, listed;
 
     pthread_mutex_t lock;              /* all below */
     struct MHD_Connection *connection; /* NULL once the library is done with it */
