@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/counters.h"
 #include "engine_support.h"
 #include "reference.h"
 
@@ -139,6 +140,7 @@ static void tokens_survive_being_set_back_for_lack_of_memory(void **state)
         assert_int_equal(alone[i]->choice[0].finish, DSE_FINISH_LENGTH);
     }
     assert_int_equal(alone[0]->choice[0].n_tokens, 1024 - 5);
+    uint64_t computed = dse_counter_get(DSE_COUNTER_PROMPT_TOKENS);
     for (int i = 0; i < 4; i++) {
         struct dse_request request = sampled_request(prompts[i], 5 + 20 * i, -1, 77);
         request.n_choices = i == 2 ? 2 : 1;
@@ -151,6 +153,8 @@ static void tokens_survive_being_set_back_for_lack_of_memory(void **state)
         run_free(crowd[i]);
         run_free(alone[i]);
     }
+    /* the prompts are 5 + 25 + 45 + 65 tokens: more were computed, so some were computed again */
+    assert_true(dse_counter_get(DSE_COUNTER_PROMPT_TOKENS) - computed > 140);
     wait_until_empty();
     dse_engine_free(engine);
     dse_model_unref(model);

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/alloc.h"
 #include "base/counters.h"
 #include "base/file.h"
 #include "engine_support.h"
@@ -271,7 +272,7 @@ static void copy_file(const char *from, const char *to)
     size_t bytes = 0;
     assert_int_equal(dse_file_read(from, 1u << 26, &data, &bytes, &error), DSE_OK);
     assert_int_equal(dse_file_write_atomic(to, data, bytes, 0644, &error), DSE_OK);
-    free(data);
+    dse_free(data);
 }
 
 /* H9: the file shrinks while requests run. They end with an error, new ones are refused, the process lives. */
