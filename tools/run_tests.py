@@ -63,16 +63,17 @@ def run_python_tests(build):
     environment = dict(os.environ, DSE_BINARY=str(build / "src" / "cli" / "deepseek-edge"), DSE_TEST_MODEL=model,
                        DSE_TEST_BUILD=str(build), DSE_TEST_DATA=str(ROOT / "tests" / "data"),
                        DSE_TEST_UNPACKED=str(build / "tests" / "unpacked"), PYTHONDONTWRITEBYTECODE="1")
-    result = subprocess.run([python, "-m", "pytest", "-q", "-x" if os.environ.get("FAIL_FAST") else "-q",
-                             "-p", "no:cacheprovider", str(ROOT / "tests")], env=environment, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True)
-    print(result.stdout[-20000:])
-    counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|errors?|skipped)", result.stdout[-400:])}
-    failed = counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0)
-    if result.returncode != 0 and failed == 0:
-        failed = 1
-    print(f"Python tests: {counts.get('passed', 0)} passed, {failed} failed in {time.monotonic() - started:.0f} s")
-    return counts.get("passed", 0), failed
+    passed = failed = 0
+    for folder in ("cli", "api"):
+        result = subprocess.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "tests" / folder],
+                                env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        print(result.stdout[-20000:], flush=True)
+        counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|error)", result.stdout[-400:])}
+        passed += counts.get("passed", 0)
+        bad = counts.get("failed", 0) + counts.get("error", 0)
+        failed += max(bad, 1) if result.returncode != 0 else 0
+    print(f"Python tests: {passed} passed, {failed} failed in {time.monotonic() - started:.0f} s", flush=True)
+    return passed, failed
 
 
 def main():

@@ -32,10 +32,10 @@ enum dse_compute {
 };
 
 struct dse_model_options {
-    int n_threads;             /* 0: what the machine and container allow */
+    int n_threads; /* 0: what the machine and container allow */
     enum dse_compute compute;
-    const char *device;        /* NULL or "auto" or "cpu"; others are DSE_ERR_DEVICE */
-    const char *pack_cache;    /* folder for packed weights, NULL: keep them in anonymous memory */
+    const char *device;     /* NULL or "auto" or "cpu"; others are DSE_ERR_DEVICE */
+    const char *pack_cache; /* folder for packed weights, NULL: keep them in anonymous memory */
 };
 
 /* path: GGUF file or Hugging Face folder. */
@@ -47,12 +47,12 @@ void dse_model_unref(struct dse_model *model);
 struct dse_model_info {
     char name[128], arch[32], quantization[16], path[512], basename[128];
     int64_t n_parameters;
-    int64_t context_length;    /* trained */
+    int64_t context_length; /* trained */
     int n_layers, n_vocab, n_threads, n_embd;
-    uint64_t file_bytes;       /* weights in the file */
-    uint64_t resident_bytes;   /* packed weights in anonymous memory (0 when mapped from the pack cache) */
+    uint64_t file_bytes;     /* weights in the file */
+    uint64_t resident_bytes; /* packed weights in anonymous memory (0 when mapped from the pack cache) */
     uint64_t kv_bytes_per_token;
-    const char *device_name;   /* "cpu" */
+    const char *device_name; /* "cpu" */
 };
 void dse_model_get_info(const struct dse_model *model, struct dse_model_info *info);
 const struct dse_tokenizer *dse_model_tokenizer(const struct dse_model *model); /* borrowed */
@@ -65,31 +65,37 @@ bool dse_model_intact(const struct dse_model *model);
 /* ---- request ----------------------------------------------------------------------------------------------- */
 
 #define DSE_MAX_TOP_LOGPROBS 20
-#define DSE_MAX_LOGIT_BIAS 1024
-#define DSE_MAX_CHOICES 8
+#define DSE_MAX_LOGIT_BIAS   1024
+#define DSE_MAX_CHOICES      8
 
-struct dse_logit_bias { int32_t token; float bias; };
+struct dse_logit_bias {
+    int32_t token;
+    float bias;
+};
 
 struct dse_sampling {
-    float temperature;         /* 0: greedy */
-    int top_k;                 /* 0: off */
-    float top_p;               /* 1: off */
-    float min_p;               /* 0: off */
-    float repetition_penalty;  /* 1: off; divides positive and multiplies negative logits of seen tokens */
+    float temperature;        /* 0: greedy */
+    int top_k;                /* 0: off */
+    float top_p;              /* 1: off */
+    float min_p;              /* 0: off */
+    float repetition_penalty; /* 1: off; divides positive and multiplies negative logits of seen tokens */
     float presence_penalty, frequency_penalty; /* 0: off; OpenAI's definition, on output tokens */
     uint64_t seed;
     const struct dse_logit_bias *logit_bias; /* borrowed during the call, copied */
     int n_logit_bias;
-    int top_logprobs;          /* -1: no logprobs; 0…DSE_MAX_TOP_LOGPROBS */
+    int top_logprobs; /* -1: no logprobs; 0…DSE_MAX_TOP_LOGPROBS */
 };
 extern const struct dse_sampling dse_sampling_default; /* temperature 1, all else off, logprobs off */
 
-struct dse_token_logprob { int32_t token; float logprob; };
+struct dse_token_logprob {
+    int32_t token;
+    float logprob;
+};
 
 enum dse_finish {
-    DSE_FINISH_NONE,      /* still running */
-    DSE_FINISH_STOP,      /* stop token, or the callback said stop */
-    DSE_FINISH_LENGTH,    /* max_tokens or end of context */
+    DSE_FINISH_NONE,   /* still running */
+    DSE_FINISH_STOP,   /* stop token, or the callback said stop */
+    DSE_FINISH_LENGTH, /* max_tokens or end of context */
     DSE_FINISH_CANCELLED,
     DSE_FINISH_ERROR,
 };
@@ -100,25 +106,25 @@ struct dse_timings {
 };
 
 enum dse_event_kind {
-    DSE_EVENT_PROGRESS,    /* prefill moved on: n_processed of n_prompt */
+    DSE_EVENT_PROGRESS,       /* prefill moved on: n_processed of n_prompt */
     DSE_EVENT_PROMPT_LOGPROB, /* only with prompt_logprobs: one per prompt token from the second on, in order */
-    DSE_EVENT_TOKEN,       /* a token was sampled */
-    DSE_EVENT_FINISH,      /* last event of this choice */
+    DSE_EVENT_TOKEN,          /* a token was sampled */
+    DSE_EVENT_FINISH,         /* last event of this choice */
 };
 
 struct dse_event {
     enum dse_event_kind kind;
-    uint64_t request;          /* id that submit returned */
-    int choice;                /* 0…n_choices-1 */
-    int32_t token;             /* TOKEN, PROMPT_LOGPROB */
-    bool is_stop_token;        /* TOKEN: ends the generation, not part of the text */
+    uint64_t request;   /* id that submit returned */
+    int choice;         /* 0…n_choices-1 */
+    int32_t token;      /* TOKEN, PROMPT_LOGPROB */
+    bool is_stop_token; /* TOKEN: ends the generation, not part of the text */
     float logprob;
     int n_top;
     const struct dse_token_logprob *top; /* borrowed during the call */
-    int n_processed, n_prompt; /* PROGRESS */
-    enum dse_finish finish;    /* FINISH */
-    struct dse_timings timings;       /* FINISH */
-    const struct dse_error *error;    /* FINISH with DSE_FINISH_ERROR */
+    int n_processed, n_prompt;           /* PROGRESS */
+    enum dse_finish finish;              /* FINISH */
+    struct dse_timings timings;          /* FINISH */
+    const struct dse_error *error;       /* FINISH with DSE_FINISH_ERROR */
 };
 
 /* Runs on the engine thread: must be quick, must not call back into the engine except dse_engine_cancel. Returning false
@@ -126,22 +132,22 @@ struct dse_event {
 typedef bool dse_event_fn(void *user, const struct dse_event *event);
 
 struct dse_request {
-    const int32_t *prompt;     /* copied by submit */
-    int n_prompt;              /* at least 1 */
+    const int32_t *prompt; /* copied by submit */
+    int n_prompt;          /* at least 1 */
     /* Per choice. A number reserves KV memory for all of it before the request starts, so it waits until that is free.
      * -1: to the end of the context (several choices: as far as the pool goes); reserves a little at a time, and when
      * the pool is full the youngest such request pauses until there is room. 0: prefill only. */
     int max_tokens;
-    int min_tokens;            /* no stop token is chosen before */
-    int n_choices;             /* 1…DSE_MAX_CHOICES, share one prefill; choice i draws from sequence i of the seed */
-    bool ignore_eos;           /* the model's own stop tokens are never chosen; those below still end it */
+    int min_tokens;             /* no stop token is chosen before */
+    int n_choices;              /* 1…DSE_MAX_CHOICES, share one prefill; choice i draws from sequence i of the seed */
+    bool ignore_eos;            /* the model's own stop tokens are never chosen; those below still end it */
     const int32_t *stop_tokens; /* further ids that end the generation (copied) */
     int n_stop_tokens;
-    bool prompt_logprobs;      /* events for the prompt's own tokens (echo), as choice 0 */
+    bool prompt_logprobs; /* events for the prompt's own tokens (echo), as choice 0 */
     struct dse_sampling sampling;
     struct dse_grammar *grammar; /* referenced by submit; NULL: free text */
-    int grammar_after_token;   /* constraint starts after this token was produced; -1: from the start */
-    int priority;              /* higher first; 0 */
+    int grammar_after_token;     /* constraint starts after this token was produced; -1: from the start */
+    int priority;                /* higher first; 0 */
     dse_event_fn *on_event;
     void *user;
 };
@@ -150,25 +156,25 @@ extern const struct dse_request dse_request_default;
 /* ---- engine ------------------------------------------------------------------------------------------------ */
 
 struct dse_engine_options {
-    int64_t context_length;    /* per request, prompt + output; 0: largest that fits, at most the model's */
-    int max_concurrent;        /* sequences in the batch, 0: default (4); n choices count n (and run alone if more) */
-    int max_queue;             /* requests waiting beyond that; more are DSE_ERR_BUSY */
-    uint64_t kv_bytes;         /* pool size; 0: max_concurrent contexts, at most a quarter of what the plan may use,
+    int64_t context_length; /* per request, prompt + output; 0: largest that fits, at most the model's */
+    int max_concurrent;     /* sequences in the batch, 0: default (4); n choices count n (and run alone if more) */
+    int max_queue;          /* requests waiting beyond that; more are DSE_ERR_BUSY */
+    uint64_t kv_bytes;      /* pool size; 0: max_concurrent contexts, at most a quarter of what the plan may use,
                                 * at least one context */
-    int chunk_tokens;          /* prompt tokens per step, 0: default (512) */
-    double memory_fraction;    /* of available memory that the plan may use; 0: 0.9 */
-    bool warmup;               /* touch the weights before the first request */
+    int chunk_tokens;       /* prompt tokens per step, 0: default (512) */
+    double memory_fraction; /* of available memory that the plan may use; 0: 0.9 */
+    bool warmup;            /* touch the weights before the first request */
 };
 
 /* The memory plan, printed at start by the command line. */
 struct dse_memory_plan {
-    uint64_t weight_bytes;     /* mapped or resident */
+    uint64_t weight_bytes; /* mapped or resident */
     uint64_t resident_weight_bytes;
     uint64_t kv_bytes, scratch_bytes, total_bytes; /* total: resident weights + kv + scratch */
     uint64_t available_bytes;
     const char *available_reason;
     int64_t context_length;
-    int64_t kv_tokens;         /* tokens in the whole pool */
+    int64_t kv_tokens; /* tokens in the whole pool */
     int max_concurrent;
 };
 
@@ -192,7 +198,7 @@ void dse_engine_cancel(struct dse_engine *engine, uint64_t id);
 /* A snapshot for /slots and metrics; never waits for a step. */
 struct dse_slot {
     uint64_t id;
-    bool running;              /* false: waiting */
+    bool running; /* false: waiting */
     int n_prompt, n_processed, n_generated;
 };
 int dse_engine_slots(const struct dse_engine *engine, struct dse_slot *slots, int max_slots);
@@ -207,7 +213,9 @@ DSE_MUST_CHECK enum dse_status dse_eval_logits(struct dse_model *model, const in
 /* ---- bench ------------------------------------------------------------------------------------------------- */
 
 /* One row of `bench`: rates of prefill (n_gen 0) or decode (n_prompt 0) with n_seqs sequences at a depth. */
-struct dse_bench_spec { int n_prompt, n_gen, n_depth, n_seqs; };
+struct dse_bench_spec {
+    int n_prompt, n_gen, n_depth, n_seqs;
+};
 DSE_MUST_CHECK enum dse_status dse_bench_run(struct dse_model *model, const struct dse_bench_spec *spec,
                                              int chunk_tokens, double *seconds, struct dse_error *err);
 

@@ -14,29 +14,29 @@
 
 enum dse_status {
     DSE_OK = 0,
-    DSE_ERR_INVALID,      /* a value of the request or call is wrong           exit 2, HTTP 400 */
-    DSE_ERR_TOO_LONG,     /* prompt longer than the context                    exit 1, HTTP 400 */
-    DSE_ERR_LIMIT,        /* a named limit was exceeded (size, depth, steps)   exit 1, HTTP 400 */
-    DSE_ERR_NOT_FOUND,    /* file, model or name does not exist                exit 3, HTTP 404 */
-    DSE_ERR_CORRUPT,      /* a file is malformed                               exit 4, HTTP 500 */
-    DSE_ERR_UNSUPPORTED,  /* well formed, but not something we can do          exit 4, HTTP 501 */
-    DSE_ERR_NO_MEMORY,    /* allocation failed, or the plan does not fit       exit 5, HTTP 503 */
-    DSE_ERR_DEVICE,       /* the named device is missing or failed             exit 6, HTTP 503 */
-    DSE_ERR_ADDRESS,      /* cannot listen or connect                          exit 7, HTTP 503 */
-    DSE_ERR_BUSY,         /* queue full                                        exit 1, HTTP 429 */
-    DSE_ERR_UNAVAILABLE,  /* loading or draining                               exit 1, HTTP 503 */
-    DSE_ERR_CANCELLED,    /* the caller left                                   exit 130, HTTP 499 */
-    DSE_ERR_IO,           /* the system refused a read or write                exit 1, HTTP 500 */
-    DSE_ERR_INTERNAL,     /* a bug of ours                                     exit 1, HTTP 500 */
+    DSE_ERR_INVALID,     /* a value of the request or call is wrong           exit 2, HTTP 400 */
+    DSE_ERR_TOO_LONG,    /* prompt longer than the context                    exit 1, HTTP 400 */
+    DSE_ERR_LIMIT,       /* a named limit was exceeded (size, depth, steps)   exit 4, HTTP 400 */
+    DSE_ERR_NOT_FOUND,   /* file, model or name does not exist                exit 3, HTTP 404 */
+    DSE_ERR_CORRUPT,     /* a file is malformed                               exit 4, HTTP 500 */
+    DSE_ERR_UNSUPPORTED, /* well formed, but not something we can do          exit 4, HTTP 501 */
+    DSE_ERR_NO_MEMORY,   /* allocation failed, or the plan does not fit       exit 5, HTTP 503 */
+    DSE_ERR_DEVICE,      /* the named device is missing or failed             exit 6, HTTP 503 */
+    DSE_ERR_ADDRESS,     /* cannot listen or connect                          exit 7, HTTP 503 */
+    DSE_ERR_BUSY,        /* queue full                                        exit 1, HTTP 429 */
+    DSE_ERR_UNAVAILABLE, /* loading or draining                               exit 1, HTTP 503 */
+    DSE_ERR_CANCELLED,   /* the caller left                                   exit 130, HTTP 499 */
+    DSE_ERR_IO,          /* the system refused a read or write                exit 1, HTTP 500 */
+    DSE_ERR_INTERNAL,    /* a bug of ours                                     exit 1, HTTP 500 */
     DSE_STATUS_COUNT
 };
 
 struct dse_error {
     enum dse_status status;
-    char message[512]; /* one sentence or two, no newline at the end */
-    char file[256];    /* file or field at fault, "" if none */
-    int64_t line;      /* 1-based, 0 if none */
-    int64_t offset;    /* byte offset in file, -1 if none */
+    char message[512];  /* one sentence or two, no newline at the end */
+    char file[256];     /* file or field at fault, "" if none */
+    int64_t line;       /* 1-based, 0 if none */
+    int64_t offset;     /* byte offset in file, -1 if none */
     int64_t need, have; /* numbers behind the message where there are two (bytes or tokens), else 0 */
 };
 

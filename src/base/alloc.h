@@ -19,13 +19,13 @@ enum dse_mem {
     DSE_MEM_COUNT
 };
 
-void *dse_alloc(enum dse_mem tag, size_t bytes);            /* uninitialised; bytes 0 gives a valid pointer */
+void *dse_alloc(enum dse_mem tag, size_t bytes);                /* uninitialised; bytes 0 gives a valid pointer */
 void *dse_calloc(enum dse_mem tag, size_t count, size_t bytes); /* zeroed, overflow-checked */
 void *dse_realloc(enum dse_mem tag, void *pointer, size_t bytes);
 void *dse_alloc_aligned(enum dse_mem tag, size_t alignment, size_t bytes); /* power of two; uninitialised */
 char *dse_strdup(enum dse_mem tag, const char *text);
 char *dse_strndup(enum dse_mem tag, const char *text, size_t bytes); /* copies exactly bytes, adds a NUL */
-void dse_free(void *pointer);                               /* NULL is fine */
+void dse_free(void *pointer);                                        /* NULL is fine */
 
 /* Large page-aligned anonymous memory (mmap, transparent huge pages advised), zeroed. Freed with dse_free_pages. */
 void *dse_alloc_pages(enum dse_mem tag, size_t bytes);

@@ -11,9 +11,9 @@ struct dse_arena {
 };
 
 void dse_arena_init(struct dse_arena *arena, enum dse_mem tag, size_t max_bytes); /* allocates nothing */
-void *dse_arena_alloc(struct dse_arena *arena, size_t bytes); /* zeroed, aligned to 16 */
+void *dse_arena_alloc(struct dse_arena *arena, size_t bytes);                     /* zeroed, aligned to 16 */
 char *dse_arena_strndup(struct dse_arena *arena, const char *text, size_t bytes);
-void dse_arena_reset(struct dse_arena *arena);  /* frees all but the first chunk */
+void dse_arena_reset(struct dse_arena *arena); /* frees all but the first chunk */
 void dse_arena_deinit(struct dse_arena *arena);
 
 #endif

@@ -14,7 +14,7 @@
 
 struct dse_buffer {
     enum dse_mem tag;
-    char *data;  /* NULL until the first append */
+    char *data; /* NULL until the first append */
     size_t length, capacity, max_bytes;
     bool failed;
 };
@@ -29,8 +29,8 @@ bool dse_buffer_vprintf(struct dse_buffer *buffer, const char *format, va_list a
 /* JSON string content with its quotes; text must be valid UTF-8 (invalid bytes become U+FFFD). */
 bool dse_buffer_put_json_string(struct dse_buffer *buffer, const char *text, size_t bytes);
 bool dse_buffer_reserve(struct dse_buffer *buffer, size_t extra_bytes);
-void dse_buffer_clear(struct dse_buffer *buffer);   /* keeps the memory, clears `failed` */
-char *dse_buffer_take(struct dse_buffer *buffer);   /* returns owned (dse_free); "" if empty; NULL if failed */
+void dse_buffer_clear(struct dse_buffer *buffer); /* keeps the memory, clears `failed` */
+char *dse_buffer_take(struct dse_buffer *buffer); /* returns owned (dse_free); "" if empty; NULL if failed */
 const char *dse_buffer_text(const struct dse_buffer *buffer); /* never NULL */
 
 #endif

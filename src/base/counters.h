@@ -5,32 +5,32 @@
 #include <stdint.h>
 
 /* X(enum name, metric name, help text). Counters only go up. */
-#define DSE_COUNTERS(X)                                                                                            \
-    X(PROMPT_TOKENS, "prompt_tokens_total", "Prompt tokens computed")                                              \
-    X(GENERATED_TOKENS, "generated_tokens_total", "Tokens generated")                                              \
-    X(REQUESTS, "requests_total", "Requests admitted")                                                             \
-    X(REQUESTS_FINISHED, "requests_finished_total", "Requests that ended by themselves")                           \
-    X(REQUESTS_CANCELLED, "requests_cancelled_total", "Requests whose client left")                                \
-    X(REQUESTS_FAILED, "requests_failed_total", "Requests that ended with an error")                               \
-    X(REQUESTS_REJECTED, "requests_rejected_total", "Requests refused by admission")                               \
-    X(STEPS, "steps_total", "Forward passes")                                                                      \
+#define DSE_COUNTERS(X)                                                                                                \
+    X(PROMPT_TOKENS, "prompt_tokens_total", "Prompt tokens computed")                                                  \
+    X(GENERATED_TOKENS, "generated_tokens_total", "Tokens generated")                                                  \
+    X(REQUESTS, "requests_total", "Requests admitted")                                                                 \
+    X(REQUESTS_FINISHED, "requests_finished_total", "Requests that ended by themselves")                               \
+    X(REQUESTS_CANCELLED, "requests_cancelled_total", "Requests whose client left")                                    \
+    X(REQUESTS_FAILED, "requests_failed_total", "Requests that ended with an error")                                   \
+    X(REQUESTS_REJECTED, "requests_rejected_total", "Requests refused by admission")                                   \
+    X(STEPS, "steps_total", "Forward passes")                                                                          \
     X(STEP_NS, "step_nanoseconds_total", "Time spent in forward passes")
 
 /* Gauges are set to the present value. */
-#define DSE_GAUGES(X)                                                                                              \
-    X(REQUESTS_RUNNING, "requests_running", "Requests in the batch")                                               \
-    X(REQUESTS_WAITING, "requests_waiting", "Requests in the queue")                                               \
-    X(KV_BLOCKS_USED, "kv_blocks_used", "KV blocks in use")                                                        \
-    X(KV_BLOCKS_TOTAL, "kv_blocks", "KV blocks in the pool")                                                       \
-    X(WEIGHT_BYTES, "weight_bytes", "Bytes of the model's weights")                                                \
-    X(KV_BYTES, "kv_bytes", "Bytes of the KV pool")                                                                \
+#define DSE_GAUGES(X)                                                                                                  \
+    X(REQUESTS_RUNNING, "requests_running", "Requests in the batch")                                                   \
+    X(REQUESTS_WAITING, "requests_waiting", "Requests in the queue")                                                   \
+    X(KV_BLOCKS_USED, "kv_blocks_used", "KV blocks in use")                                                            \
+    X(KV_BLOCKS_TOTAL, "kv_blocks", "KV blocks in the pool")                                                           \
+    X(WEIGHT_BYTES, "weight_bytes", "Bytes of the model's weights")                                                    \
+    X(KV_BYTES, "kv_bytes", "Bytes of the KV pool")                                                                    \
     X(SCRATCH_BYTES, "scratch_bytes", "Bytes of step scratch")
 
 /* Histograms in seconds with fixed buckets. */
-#define DSE_HISTOGRAMS(X)                                                                                          \
-    X(TTFT, "time_to_first_token_seconds", "Admission to first token")                                             \
-    X(ITL, "inter_token_latency_seconds", "Gap between two tokens of a request")                                   \
-    X(E2E, "request_seconds", "Admission to end")                                                                  \
+#define DSE_HISTOGRAMS(X)                                                                                              \
+    X(TTFT, "time_to_first_token_seconds", "Admission to first token")                                                 \
+    X(ITL, "inter_token_latency_seconds", "Gap between two tokens of a request")                                       \
+    X(E2E, "request_seconds", "Admission to end")                                                                      \
     X(QUEUE, "queue_seconds", "Time in the queue")
 
 #define DSE_COUNTER_ENUM(name, metric, help) DSE_COUNTER_##name,

@@ -16,8 +16,8 @@ enum dse_cpu_feature {
     DSE_CPU_I8MM = 1 << 6,
 };
 
-uint32_t dse_cpu_features(void);          /* detected and masked; read once */
-const char *dse_cpu_model(void);          /* "AMD EPYC …", never NULL */
+uint32_t dse_cpu_features(void); /* detected and masked; read once */
+const char *dse_cpu_model(void); /* "AMD EPYC …", never NULL */
 /* "avx2 avx512 …", written into out, truncated to bytes. */
 void dse_cpu_feature_names(uint32_t features, char *out, int bytes);
 int dse_cpu_physical_cores(void);

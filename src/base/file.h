@@ -11,12 +11,12 @@
 struct dse_map {
     const uint8_t *data; /* NULL for an empty file */
     size_t bytes;
-    int fd;              /* kept open so that a shrinking file can be noticed */
+    int fd; /* kept open so that a shrinking file can be noticed */
 };
 
 /* Only regular files; a directory, device or pipe is DSE_ERR_INVALID "not a regular file". */
 DSE_MUST_CHECK enum dse_status dse_map_open(const char *path, struct dse_map *map, struct dse_error *err);
-void dse_map_close(struct dse_map *map);        /* safe on a zeroed struct */
+void dse_map_close(struct dse_map *map); /* safe on a zeroed struct */
 /* True if the file still has at least map->bytes bytes. Touching pages beyond the end would be SIGBUS. */
 bool dse_map_intact(const struct dse_map *map);
 

@@ -8,6 +8,6 @@
 
 void dse_philox(uint64_t key, const uint32_t counter[4], uint32_t out[4]);
 double dse_philox_uniform(uint64_t seed, uint64_t sequence, uint64_t position); /* in [0, 1) */
-void dse_random_bytes(void *out, size_t bytes); /* getrandom */
+void dse_random_bytes(void *out, size_t bytes);                                 /* getrandom */
 
 #endif

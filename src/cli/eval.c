@@ -49,7 +49,10 @@ static enum dse_status read_ids(const char *path, int n_vocab, int32_t **ids, in
     }
     *count = (int)n;
     json_decref(root);
-    if (status != DSE_OK) dse_free(*ids);
+    if (status != DSE_OK) {
+        dse_free(*ids);
+        *ids = NULL;
+    }
     return status;
 }
 
@@ -64,7 +67,7 @@ enum dse_status dse_verb_eval(const struct dse_options *options, struct dse_erro
     int32_t *ids = NULL;
     float *logits = NULL;
     int n_ids = 0;
-    size_t count, bytes;
+    size_t count, bytes = 0;
     struct dse_model_info info = {0};
     enum dse_status status = dse_cli_model_open(options, dse_cli_model_name(options), &model, err);
     if (status != DSE_OK) return status;

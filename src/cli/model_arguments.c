@@ -13,7 +13,9 @@
 #include "base/file.h"
 #include "device/device.h"
 
-#define DEMO_FILE "SmolLM2-135M-Instruct.Q4_1.gguf"
+/* Longer paths are cut and then simply do not exist. */
+#define PATH_BYTES 8192
+#define DEMO_FILE  "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 char *dse_cache_folder(const char *sub)
 {
@@ -47,7 +49,7 @@ static void hub_folder(char *out, size_t bytes)
 /* Newest snapshot of a cached repository: the one refs/main names, else the most recently changed folder. */
 static bool find_snapshot(const char *repository, char *out, size_t bytes)
 {
-    char path[4096], revision[128] = "";
+    char path[PATH_BYTES], revision[128] = "";
     snprintf(path, sizeof path, "%s/refs/main", repository);
     FILE *file = fopen(path, "re");
     if (file != NULL) {
@@ -63,7 +65,7 @@ static bool find_snapshot(const char *repository, char *out, size_t bytes)
     time_t newest = 0;
     bool found = false;
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        char candidate[4608];
+        char candidate[PATH_BYTES + 257];
         struct stat st;
         if (entry->d_name[0] == '.') continue;
         snprintf(candidate, sizeof candidate, "%s/%s", path, entry->d_name);
@@ -79,7 +81,7 @@ static bool find_snapshot(const char *repository, char *out, size_t bytes)
 /* A snapshot holds safetensors (a folder model) or one GGUF file. */
 static void narrow_to_gguf(char *path, size_t bytes)
 {
-    char probe[4608], only[4608] = "";
+    char probe[PATH_BYTES + 16], only[PATH_BYTES] = "";
     snprintf(probe, sizeof probe, "%s/config.json", path);
     if (dse_file_exists(probe)) return;
     DIR *folder = opendir(path);
@@ -122,7 +124,7 @@ static bool find_in_hub(const char *name, char *out, size_t bytes, char canonica
 
 enum dse_status dse_model_find(const char *name, char **path, char canonical[256], struct dse_error *err)
 {
-    char found[4608];
+    char found[PATH_BYTES];
     *path = NULL;
     if (canonical != NULL) canonical[0] = '\0';
     if (name == NULL) {

@@ -268,9 +268,9 @@ static enum dse_status set_defaults(struct dse_options *options, struct dse_erro
         if (text == NULL) continue;
         enum dse_status status = set_value(i, text, &options->values[i], err);
         if (status != DSE_OK) {
-            char message[256];
+            char message[sizeof err->message];
             snprintf(message, sizeof message, "%s", err != NULL ? err->message : "");
-            return options->values[i].given ? dse_fail(err, status, "environment %s: %s", name, message) : status;
+            return options->values[i].given ? dse_fail(err, status, "environment %s: %.300s", name, message) : status;
         }
     }
     return DSE_OK;

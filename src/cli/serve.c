@@ -166,7 +166,11 @@ enum dse_status dse_verb_serve(const struct dse_options *options, struct dse_err
     sigset_t signals;
     int ended_by = 0;
 
+    char *path = NULL;
     enum dse_status status = dse_cli_check_flags(options, err);
+    /* A model that is not there is told before a port is opened. */
+    if (status == DSE_OK) status = dse_model_find(dse_cli_model_name(options), &path, NULL, err);
+    dse_free(path);
     if (status == DSE_OK) status = server_options(options, &texts, &server_opts, err);
     if (status == DSE_OK && block_signals(&signals) != 0)
         status = dse_fail(err, DSE_ERR_INTERNAL, "cannot block signals");

@@ -31,9 +31,9 @@ void dse_sampler_observe(struct dse_sampler *sampler, const int32_t *ids, int co
 
 struct dse_sample {
     int32_t token;
-    float logprob;                 /* log-softmax over all n_vocab raw logits (before penalties, as OpenAI reports);
+    float logprob; /* log-softmax over all n_vocab raw logits (before penalties, as OpenAI reports);
                                     * 0 when params ask for no logprobs */
-    int n_top;                     /* filled when params asked for top_logprobs */
+    int n_top;     /* filled when params asked for top_logprobs */
     struct dse_token_logprob top[DSE_MAX_TOP_LOGPROBS]; /* descending */
 };
 

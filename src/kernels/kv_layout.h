@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define DSE_KV_BLOCK_TOKENS 32
-#define DSE_KV_ALIGNMENT 512
+#define DSE_KV_ALIGNMENT    512
 /* Keys whose softmax is computed as one partial result; partials are merged in ascending order (kernels.md 9). */
 #define DSE_KV_SPLIT_TOKENS 256
 
@@ -21,10 +21,10 @@ enum dse_kv_type { DSE_KV_F16, DSE_KV_F32 };
 struct dse_kv_layout {
     enum dse_kv_type type;
     int n_layers, n_kv_heads, head_dim;
-    size_t k_bytes, v_bytes;    /* one head of one block, padded to 512 */
-    size_t head_bytes;          /* k_bytes + v_bytes */
-    size_t layer_bytes;         /* n_kv_heads * head_bytes */
-    size_t block_bytes;         /* n_layers * layer_bytes */
+    size_t k_bytes, v_bytes; /* one head of one block, padded to 512 */
+    size_t head_bytes;       /* k_bytes + v_bytes */
+    size_t layer_bytes;      /* n_kv_heads * head_bytes */
+    size_t block_bytes;      /* n_layers * layer_bytes */
 };
 
 /* Fills the byte fields from the others. */
@@ -32,8 +32,8 @@ void dse_kv_layout_init(struct dse_kv_layout *layout);
 
 /* The KV of one sequence as an op sees it. */
 struct dse_kv_view {
-    uint8_t *pool;              /* block 0 */
-    const int32_t *blocks;      /* block numbers of the sequence, in order */
+    uint8_t *pool;         /* block 0 */
+    const int32_t *blocks; /* block numbers of the sequence, in order */
 };
 
 #endif

@@ -12,12 +12,12 @@
 #include "base/error.h"
 
 struct dse_template_limits {
-    size_t max_source_bytes;   /* 1 MiB */
-    size_t max_output_bytes;   /* 64 MiB */
-    size_t max_memory_bytes;   /* values alive during a rendering, 256 MiB */
-    uint64_t max_steps;        /* nodes evaluated, 20 million */
-    unsigned max_depth;        /* nesting of the source and of macro calls, 64 */
-    unsigned max_ms;           /* wall time, 5000 */
+    size_t max_source_bytes; /* 1 MiB */
+    size_t max_output_bytes; /* 64 MiB */
+    size_t max_memory_bytes; /* values alive during a rendering, 256 MiB */
+    uint64_t max_steps;      /* nodes evaluated, 20 million */
+    unsigned max_depth;      /* nesting of the source and of macro calls, 64 */
+    unsigned max_ms;         /* wall time, 5000 */
 };
 extern const struct dse_template_limits dse_template_limits_default;
 
@@ -30,11 +30,11 @@ DSE_MUST_CHECK enum dse_status dse_template_parse(const char *source, size_t byt
 void dse_template_free(struct dse_template *tmpl);
 
 struct dse_template_inputs {
-    const json_t *messages;        /* array of objects, as the client sent them */
-    const json_t *tools;           /* array or NULL (none, as transformers passes it) */
+    const json_t *messages; /* array of objects, as the client sent them */
+    const json_t *tools;    /* array or NULL (none, as transformers passes it) */
     bool add_generation_prompt;
     const char *bos_token, *eos_token; /* texts; NULL: undefined, prints as "" */
-    const json_t *extra;           /* object of further variables (enable_thinking, …) or NULL; the names above win */
+    const json_t *extra; /* object of further variables (enable_thinking, …) or NULL; the names above win */
 };
 
 /* Returns owned text (dse_free). raise_exception() in the template is DSE_ERR_INVALID with its message. */
@@ -44,12 +44,12 @@ DSE_MUST_CHECK enum dse_status dse_template_render(const struct dse_template *tm
 
 /* How a template wants things, found out once by trial renderings. */
 struct dse_template_traits {
-    bool has_tools;              /* renders the tools variable */
-    bool arguments_as_object;    /* tool_calls[].function.arguments must be an object, not a string */
-    bool null_content_fails;     /* content null must become "" */
-    bool has_thinking;           /* knows <think> … </think> */
-    bool prompt_opens_thinking;  /* the generation prompt ends inside an open <think> by default */
-    bool renders_system;         /* a system message reaches the text */
+    bool has_tools;             /* renders the tools variable */
+    bool arguments_as_object;   /* tool_calls[].function.arguments must be an object, not a string */
+    bool null_content_fails;    /* content null must become "" */
+    bool has_thinking;          /* knows <think> … </think> */
+    bool prompt_opens_thinking; /* the generation prompt ends inside an open <think> by default */
+    bool renders_system;        /* a system message reaches the text */
 };
 void dse_template_probe(const struct dse_template *tmpl, const char *bos_token, const char *eos_token,
                         struct dse_template_traits *traits);

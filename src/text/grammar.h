@@ -13,10 +13,10 @@
 #include "text/tokenizer.h"
 
 #define DSE_GRAMMAR_MAX_SOURCE_BYTES (1u << 20)
-#define DSE_GRAMMAR_MAX_RULES 8192
-#define DSE_GRAMMAR_MAX_NODES (1u << 20)
-#define DSE_GRAMMAR_MAX_STACKS 4096 /* alternatives alive at once in a state */
-#define DSE_GRAMMAR_MAX_DEPTH 1024  /* of one parse stack */
+#define DSE_GRAMMAR_MAX_RULES        8192
+#define DSE_GRAMMAR_MAX_NODES        (1u << 20)
+#define DSE_GRAMMAR_MAX_STACKS       4096 /* alternatives alive at once in a state */
+#define DSE_GRAMMAR_MAX_DEPTH        1024 /* of one parse stack */
 
 struct dse_grammar;
 struct dse_grammar_state;
@@ -44,7 +44,7 @@ void dse_grammar_mask(struct dse_grammar_state *state, uint64_t *mask);
 /* Moves on by a token that the mask allowed; false if the grammar cannot take it (the state is then dead). */
 bool dse_grammar_accept(struct dse_grammar_state *state, int32_t token);
 bool dse_grammar_accept_bytes(struct dse_grammar_state *state, const char *text, size_t bytes);
-bool dse_grammar_may_end(const struct dse_grammar_state *state);   /* the text so far is complete */
-bool dse_grammar_must_end(const struct dse_grammar_state *state);  /* and nothing can follow */
+bool dse_grammar_may_end(const struct dse_grammar_state *state);  /* the text so far is complete */
+bool dse_grammar_must_end(const struct dse_grammar_state *state); /* and nothing can follow */
 
 #endif

@@ -16,7 +16,7 @@
 
 #include "base/error.h"
 
-#define DSE_OUTPUT_MAX_STOPS 16
+#define DSE_OUTPUT_MAX_STOPS      16
 #define DSE_OUTPUT_MAX_STOP_BYTES 512
 
 enum dse_reasoning_format {
@@ -30,11 +30,11 @@ enum dse_channel { DSE_CHANNEL_CONTENT, DSE_CHANNEL_REASONING };
 typedef void dse_output_fn(void *user, enum dse_channel channel, const char *text, size_t bytes);
 
 struct dse_output_options {
-    const char *const *stops;    /* borrowed during creation */
+    const char *const *stops; /* borrowed during creation */
     const size_t *stop_bytes;
     int n_stops;
     enum dse_reasoning_format reasoning;
-    bool starts_in_reasoning;    /* the prompt ended inside an open <think> */
+    bool starts_in_reasoning;             /* the prompt ended inside an open <think> */
     const char *think_open, *think_close; /* "<think>", "</think>"; NULL: no reasoning split at all */
     dse_output_fn *emit;
     void *user;

@@ -12,28 +12,31 @@
 
 #include "base/error.h"
 
-struct dse_slice { const char *data; size_t bytes; };
+struct dse_slice {
+    const char *data;
+    size_t bytes;
+};
 
 enum dse_token_kind {
-    DSE_TOKEN_NORMAL,   /* text in byte-level characters (Ġ for a blank) */
-    DSE_TOKEN_CONTROL,  /* added and special: matched in text, hidden in output */
-    DSE_TOKEN_USER,     /* added, not special: matched in text, shown in output */
-    DSE_TOKEN_UNUSED,   /* padding row: never produced, never matched */
-    DSE_TOKEN_BYTE_CHAR,/* added token that stands for one of the byte characters (models.md 15.1) */
+    DSE_TOKEN_NORMAL,    /* text in byte-level characters (Ġ for a blank) */
+    DSE_TOKEN_CONTROL,   /* added and special: matched in text, hidden in output */
+    DSE_TOKEN_USER,      /* added, not special: matched in text, shown in output */
+    DSE_TOKEN_UNUSED,    /* padding row: never produced, never matched */
+    DSE_TOKEN_BYTE_CHAR, /* added token that stands for one of the byte characters (models.md 15.1) */
 };
 
 /* All pointers are borrowed during dse_tokenizer_create only. */
 struct dse_tokenizer_def {
-    const char *pre;                 /* "deepseek-v3", "qwen2", … (models.md 15.2) */
+    const char *pre; /* "deepseek-v3", "qwen2", … (models.md 15.2) */
     size_t n_tokens;
-    const struct dse_slice *tokens;  /* [n_tokens] text as stored in the file */
-    const uint8_t *kinds;            /* [n_tokens] enum dse_token_kind */
+    const struct dse_slice *tokens; /* [n_tokens] text as stored in the file */
+    const uint8_t *kinds;           /* [n_tokens] enum dse_token_kind */
     size_t n_merges;
-    const struct dse_slice *merges;  /* [2 * n_merges] left and right of each, in order of rank */
-    bool nfc;                        /* normalise to NFC first (qwen) */
-    bool ignore_merges;              /* llama3 */
-    bool add_bos;                    /* raw prompts get BOS */
-    int32_t bos, eos, eot, pad;      /* -1 if none */
+    const struct dse_slice *merges; /* [2 * n_merges] left and right of each, in order of rank */
+    bool nfc;                       /* normalise to NFC first (qwen) */
+    bool ignore_merges;             /* llama3 */
+    bool add_bos;                   /* raw prompts get BOS */
+    int32_t bos, eos, eot, pad;     /* -1 if none */
 };
 
 struct dse_tokenizer;
@@ -42,7 +45,10 @@ DSE_MUST_CHECK enum dse_status dse_tokenizer_create(const struct dse_tokenizer_d
                                                     struct dse_error *err);
 void dse_tokenizer_free(struct dse_tokenizer *tokenizer);
 
-struct dse_tokens { int32_t *ids; size_t count, capacity; }; /* zero-initialised by the caller */
+struct dse_tokens {
+    int32_t *ids;
+    size_t count, capacity;
+}; /* zero-initialised by the caller */
 void dse_tokens_deinit(struct dse_tokens *tokens);
 DSE_MUST_CHECK enum dse_status dse_tokens_push(struct dse_tokens *tokens, int32_t id, struct dse_error *err);
 

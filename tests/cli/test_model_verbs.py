@@ -5,6 +5,7 @@ import struct
 
 import pytest
 
+QUESTION = "What is the capital of France? Answer in one sentence."
 FOLDERS = ["llama_linear", "llama_llama3", "qwen2_bias", "qwen3_yarn"]
 
 
@@ -54,13 +55,13 @@ def test_eval_refuses_bad_ids_by_element(program, data, tmp_path):
 
 
 def test_run_answers_and_keeps_standard_output_clean(program, model):
-    result = program("run", model, "--temp", "0", "-n", "24", "-p", "What is the capital of France?")
+    result = program("run", model, "--temp", "0", "-n", "24", "-p", QUESTION)
     assert result.returncode == 0, result.stderr
     assert "Paris" in result.stdout
-    again = program("run", model, "--temp", "0", "-n", "24", stdin="What is the capital of France?", env={})
+    again = program("run", model, "--temp", "0", "-n", "24", stdin=QUESTION, env={})
     assert again.stdout == result.stdout
     for flags in (["--threads", "1"], ["--chunk-tokens", "3"], ["--pack-cache", "off"]):
-        assert program("run", model, "--temp", "0", "-n", "24", "-p", "What is the capital of France?",
+        assert program("run", model, "--temp", "0", "-n", "24", "-p", QUESTION,
                        *flags).stdout == result.stdout, flags
 
 

@@ -19,7 +19,7 @@ def cases(path, **wanted):
 @pytest.mark.parametrize("name", sorted(TOKENIZERS))
 def test_tokenize_gives_the_reference_ids(program, data, unpacked, name, form):
     path = unpacked / "tokenizers" / name
-    rows = [r for r in cases(data / "tokenizers" / "cases.jsonl", tokenizer=name) if "text" in r]
+    rows = [r for r in cases(data / "tokenizers" / "cases.jsonl", tokenizer=name) if r.get("text") is not None]
     assert len(rows) >= 100
     stdin = "".join(json.dumps({"text": row["text"]}) + "\n" for row in rows)
     result = program("tokenize", "--tokenizer", path if form == "folder" else path / "tokenizer.json", "--json", stdin=stdin)
