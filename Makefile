@@ -14,8 +14,8 @@ prefix ?= /usr/local
 
 all: ## build the program (build/release/deepseek-edge)
 	@tools/install_packages.sh build
-	@test -f $(RELEASE)/build.ninja || meson setup $(RELEASE) --buildtype=release --prefix=$(prefix) >/dev/null
-	@ninja -C $(RELEASE) --quiet src/cli/deepseek-edge
+	@test -f $(RELEASE)/build.ninja || meson setup $(RELEASE) --buildtype=release -Dtests=false --prefix=$(prefix) >/dev/null
+	@ninja -C $(RELEASE) --quiet
 	@ln -sf src/cli/deepseek-edge $(RELEASE)/deepseek-edge
 
 run: all ## fetch the demo model, ask it a question (MODEL=qwen2.5-coder-1.5b for a bigger one)
