@@ -6,6 +6,7 @@
 #include <cmocka.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "engine_support.h"
@@ -21,6 +22,14 @@ static size_t live_bytes(void)
     for (int tag = 0; tag < DSE_MEM_COUNT; tag++)
         sum += dse_mem_live_bytes((enum dse_mem)tag);
     return sum;
+}
+
+/* A finished request is freed by the engine thread after its last event, its task last of all. */
+static void wait_until_freed(size_t request_bytes)
+{
+    for (int i = 0; i < 3000 && dse_mem_live_bytes(DSE_MEM_REQUEST) != request_bytes; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    assert_int_equal(dse_mem_live_bytes(DSE_MEM_REQUEST), request_bytes);
 }
 
 static struct dse_request full_request(void)
@@ -94,8 +103,10 @@ static void submit_with_a_grammar_survives_every_failing_allocation(void **state
     struct dse_request request = full_request();
     struct dse_error error;
     assert_int_equal(dse_grammar_compile(source, strlen(source), &request.grammar, &error), DSE_OK);
+    size_t request_bytes = dse_mem_live_bytes(DSE_MEM_REQUEST);
     struct run *first = run_request(engine, request); /* builds the trie, which stays */
     run_free(first);
+    wait_until_freed(request_bytes);
     check_submit_with_failing_allocations(engine, request);
     dse_grammar_unref(request.grammar);
     wait_until_empty();
