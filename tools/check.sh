@@ -15,7 +15,8 @@ step "layers"
 python3 tools/check_layers.py || failed=1
 
 step "headers compile alone"
-for header in $(git ls-files 'src/*.h' 'include/*.h'); do
+# Kernel bodies that are included once per instruction set are no headers of their own.
+for header in $(git ls-files 'src/*.h' 'include/*.h' | grep -vE '_body\.h$|/tile_avx|option_table\.h$'); do
     echo "#include \"$header\"" | gcc -std=gnu17 -D_GNU_SOURCE -Wall -Wextra -Wno-unused-parameter -Wno-unused-function \
         -Werror -fsyntax-only -Iinclude -Isrc -I. $(pkg-config --cflags jansson) -x c - || failed=1
 done
@@ -31,7 +32,8 @@ step "symbols"
 python3 tools/check_symbols.py "$build" || failed=1
 
 step "clang-tidy"
-clang-tidy --quiet -p "$build" $(git ls-files 'src/*.c') 2>/dev/null | grep -E 'warning:|error:' && failed=1
+git ls-files 'src/*.c' | xargs -P "$(nproc)" -n 8 clang-tidy --quiet -p "$build" --extra-arg=-Wno-unknown-warning-option \
+    --extra-arg=-Wno-ignored-optimization-argument 2>/dev/null | grep -E 'warning:|error:' && failed=1
 
 [ $failed = 0 ] && echo "all checks passed"
 exit $failed

@@ -6,17 +6,17 @@
 
 static const struct dse_device_ops cpu_ops = {
     .name = "cpu",
-    .load = cpu_load,
-    .unload = cpu_unload,
-    .scratch_bytes = cpu_scratch_bytes,
-    .reserve = cpu_reserve,
-    .embed = cpu_embed,
-    .qkv = cpu_qkv,
-    .rope_store = cpu_rope_store,
-    .attention = cpu_attention,
-    .project_add = cpu_project_add,
-    .ffn_up = cpu_ffn_up,
-    .logits = cpu_logits,
+    .load = dse_cpu_load,
+    .unload = dse_cpu_unload,
+    .scratch_bytes = dse_cpu_scratch_bytes,
+    .reserve = dse_cpu_reserve,
+    .embed = dse_cpu_embed,
+    .qkv = dse_cpu_qkv,
+    .rope_store = dse_cpu_rope_store,
+    .attention = dse_cpu_attention,
+    .project_add = dse_cpu_project_add,
+    .ffn_up = dse_cpu_ffn_up,
+    .logits = dse_cpu_logits,
 };
 
 enum dse_status dse_device_cpu_open(int n_threads, struct dse_device **device, struct dse_error *err)

@@ -55,32 +55,32 @@ struct cpu_state {
 };
 
 /* cpu_load.c */
-enum dse_status cpu_load(struct dse_device *device, const struct dse_model_file *file, bool f32, const char *pack_cache,
-                         struct dse_device_weights *out, struct dse_error *err);
-void cpu_unload(struct dse_device *device, struct dse_device_weights *weights);
+enum dse_status dse_cpu_load(struct dse_device *device, const struct dse_model_file *file, bool f32,
+                             const char *pack_cache, struct dse_device_weights *out, struct dse_error *err);
+void dse_cpu_unload(struct dse_device *device, struct dse_device_weights *weights);
 
 /* cpu_scratch.c */
-size_t cpu_scratch_bytes(const struct dse_device *device, const struct dse_config *config, int max_rows);
-enum dse_status cpu_reserve(struct dse_device *device, const struct dse_config *config, int max_rows,
-                            int64_t max_context, struct dse_error *err);
+size_t dse_cpu_scratch_bytes(const struct dse_device *device, const struct dse_config *config, int max_rows);
+enum dse_status dse_cpu_reserve(struct dse_device *device, const struct dse_config *config, int max_rows,
+                                int64_t max_context, struct dse_error *err);
 
 /* cpu_ops.c */
-void cpu_embed(struct dse_device *device, const struct dse_tensor *table, const struct dse_rows *rows, float *x);
-void cpu_qkv(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer, const float *x,
-             int n_rows, float *q, float *k, float *v);
-void cpu_project_add(struct dse_device *device, const struct dse_matrix *w, const float *in, int n_rows, float *x);
-void cpu_ffn_up(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
-                const float *x, int n_rows, float *h);
-void cpu_logits(struct dse_device *device, const struct dse_device_weights *weights, const float *x,
-                const int32_t *row_index, int n_out, float *logits);
+void dse_cpu_embed(struct dse_device *device, const struct dse_tensor *table, const struct dse_rows *rows, float *x);
+void dse_cpu_qkv(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
+                 const float *x, int n_rows, float *q, float *k, float *v);
+void dse_cpu_project_add(struct dse_device *device, const struct dse_matrix *w, const float *in, int n_rows, float *x);
+void dse_cpu_ffn_up(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
+                    const float *x, int n_rows, float *h);
+void dse_cpu_logits(struct dse_device *device, const struct dse_device_weights *weights, const float *x,
+                    const int32_t *row_index, int n_out, float *logits);
 
 /* cpu_rope.c */
-void cpu_rope_store(struct dse_device *device, const struct dse_device_weights *weights, int layer,
-                    const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *k,
-                    const float *v);
+void dse_cpu_rope_store(struct dse_device *device, const struct dse_device_weights *weights, int layer,
+                        const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *k,
+                        const float *v);
 
 /* cpu_attention.c */
-void cpu_attention(struct dse_device *device, const struct dse_config *config, int layer,
-                   const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *q, float *out);
+void dse_cpu_attention(struct dse_device *device, const struct dse_config *config, int layer,
+                       const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *q, float *out);
 
 #endif

@@ -211,8 +211,8 @@ static int heads_per_unit(const struct cpu_state *state, const struct dse_config
     return heads;
 }
 
-void cpu_attention(struct dse_device *device, const struct dse_config *config, int layer,
-                   const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *q, float *out)
+void dse_cpu_attention(struct dse_device *device, const struct dse_config *config, int layer,
+                       const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *q, float *out)
 {
     struct cpu_state *state = device->state;
     struct attention_job job = {.state = state,

@@ -195,8 +195,8 @@ static enum dse_status load_matrices(struct loader *loader, const char *folder, 
     if (folder != NULL) {
         struct dse_error why;
         bool built;
-        struct pack_key key = pack_key_of(loader->file, &plan);
-        status = pack_cache_open(folder, key, &plan, loader->pool, fill, loader, &storage->map, &built, &why);
+        struct pack_key key = dse_pack_key_of(loader->file, &plan);
+        status = dse_pack_cache_open(folder, key, &plan, loader->pool, fill, loader, &storage->map, &built, &why);
         if (status == DSE_OK)
             data = storage->map.data;
         else
@@ -224,8 +224,8 @@ static enum dse_status load_matrices(struct loader *loader, const char *folder, 
     return DSE_OK;
 }
 
-enum dse_status cpu_load(struct dse_device *device, const struct dse_model_file *file, bool f32, const char *pack_cache,
-                         struct dse_device_weights *out, struct dse_error *err)
+enum dse_status dse_cpu_load(struct dse_device *device, const struct dse_model_file *file, bool f32,
+                             const char *pack_cache, struct dse_device_weights *out, struct dse_error *err)
 {
     struct cpu_state *state = device->state;
     struct loader loader = {.file = file, .f32 = f32, .out = out, .pool = device->pool};
@@ -242,16 +242,16 @@ enum dse_status cpu_load(struct dse_device *device, const struct dse_model_file 
     dse_free(loader.sources);
     dse_free(loader.entries);
     state->angle_frequencies = NULL; /* may be a reused address */
-    if (status != DSE_OK) cpu_unload(device, out);
+    if (status != DSE_OK) dse_cpu_unload(device, out);
     return status;
 }
 
-void cpu_unload(struct dse_device *device, struct dse_device_weights *weights)
+void dse_cpu_unload(struct dse_device *device, struct dse_device_weights *weights)
 {
     struct storage *storage = weights->storage;
     if (storage != NULL) {
         dse_free_pages(storage->pages);
-        pack_map_close(&storage->map);
+        dse_pack_map_close(&storage->map);
         dse_free(storage->vectors);
         dse_free(storage);
     }

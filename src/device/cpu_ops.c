@@ -163,8 +163,8 @@ static void run(struct dse_device *device, struct job *job)
     dse_pool_run(device->pool, job->n_rows <= CPU_PRIVATE_ROWS ? run_few_rows : run_many_rows, job);
 }
 
-void cpu_qkv(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer, const float *x,
-             int n_rows, float *q, float *k, float *v)
+void dse_cpu_qkv(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
+                 const float *x, int n_rows, float *q, float *k, float *v)
 {
     struct job job = {
         .x = x,
@@ -176,14 +176,14 @@ void cpu_qkv(struct dse_device *device, const struct dse_config *config, const s
     run(device, &job);
 }
 
-void cpu_project_add(struct dse_device *device, const struct dse_matrix *w, const float *in, int n_rows, float *x)
+void dse_cpu_project_add(struct dse_device *device, const struct dse_matrix *w, const float *in, int n_rows, float *x)
 {
     struct job job = {.x = in, .n_rows = (size_t)n_rows, .products = {{w, NULL, x}}, .n_products = 1, .add = true};
     run(device, &job);
 }
 
-void cpu_ffn_up(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
-                const float *x, int n_rows, float *h)
+void dse_cpu_ffn_up(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
+                    const float *x, int n_rows, float *h)
 {
     struct job job = {.x = x,
                       .n_rows = (size_t)n_rows,
@@ -195,8 +195,8 @@ void cpu_ffn_up(struct dse_device *device, const struct dse_config *config, cons
     run(device, &job);
 }
 
-void cpu_logits(struct dse_device *device, const struct dse_device_weights *weights, const float *x,
-                const int32_t *row_index, int n_out, float *logits)
+void dse_cpu_logits(struct dse_device *device, const struct dse_device_weights *weights, const float *x,
+                    const int32_t *row_index, int n_out, float *logits)
 {
     struct cpu_state *state = device->state;
     for (int done = 0; done < n_out; done += state->max_rows) {
@@ -234,7 +234,7 @@ static void run_embed(void *context, int thread, int n_threads)
     }
 }
 
-void cpu_embed(struct dse_device *device, const struct dse_tensor *table, const struct dse_rows *rows, float *x)
+void dse_cpu_embed(struct dse_device *device, const struct dse_tensor *table, const struct dse_rows *rows, float *x)
 {
     struct embed_job job = {table, rows, x};
     if (rows->n_rows <= CPU_PRIVATE_ROWS)

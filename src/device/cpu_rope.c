@@ -107,9 +107,9 @@ static void run_rope(void *context, int thread, int n_threads)
     }
 }
 
-void cpu_rope_store(struct dse_device *device, const struct dse_device_weights *weights, int layer,
-                    const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *k,
-                    const float *v)
+void dse_cpu_rope_store(struct dse_device *device, const struct dse_device_weights *weights, int layer,
+                        const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *k,
+                        const float *v)
 {
     struct cpu_state *state = device->state;
     struct rope_job job = {state, weights, layer, layout, rows, q, k, v};

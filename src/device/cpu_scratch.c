@@ -71,19 +71,19 @@ static size_t plan(struct cpu_state *state, const struct dse_config *config, int
     return carver.bytes;
 }
 
-size_t cpu_scratch_bytes(const struct dse_device *device, const struct dse_config *config, int max_rows)
+size_t dse_cpu_scratch_bytes(const struct dse_device *device, const struct dse_config *config, int max_rows)
 {
     const struct cpu_state *own = device->state;
     struct cpu_state unused = {0};
     return plan(&unused, config, max_rows, own->n_threads, NULL);
 }
 
-enum dse_status cpu_reserve(struct dse_device *device, const struct dse_config *config, int max_rows,
-                            int64_t max_context, struct dse_error *err)
+enum dse_status dse_cpu_reserve(struct dse_device *device, const struct dse_config *config, int max_rows,
+                                int64_t max_context, struct dse_error *err)
 {
     struct cpu_state *state = device->state;
     if (max_rows < 1) return dse_fail(err, DSE_ERR_INVALID, "scratch for %d rows was asked for", max_rows);
-    size_t bytes = cpu_scratch_bytes(device, config, max_rows);
+    size_t bytes = dse_cpu_scratch_bytes(device, config, max_rows);
     void *memory = bytes == SIZE_MAX ? NULL : dse_alloc_pages(DSE_MEM_SCRATCH, bytes);
     if (memory == NULL) return dse_fail_memory(err, bytes, "scratch of the cpu device");
     dse_free_pages(state->scratch);

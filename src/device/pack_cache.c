@@ -215,9 +215,9 @@ static void sync_folder(const char *folder)
     close(fd);
 }
 
-enum dse_status pack_cache_open(const char *folder, struct pack_key key, const struct pack_plan *plan,
-                                struct dse_pool *pool, pack_fill_fn *fill, void *context, struct pack_map *map,
-                                bool *built, struct dse_error *err)
+enum dse_status dse_pack_cache_open(const char *folder, struct pack_key key, const struct pack_plan *plan,
+                                    struct dse_pool *pool, pack_fill_fn *fill, void *context, struct pack_map *map,
+                                    bool *built, struct dse_error *err)
 {
     struct shape shape;
     char name[64];
@@ -261,7 +261,7 @@ done:
     return status;
 }
 
-void pack_map_close(struct pack_map *map)
+void dse_pack_map_close(struct pack_map *map)
 {
     if (map->map != NULL) munmap(map->map, map->map_bytes);
     *map = (struct pack_map){0};

@@ -36,7 +36,7 @@ struct pack_key {
 };
 
 /* The identity of a model's files (size, time, inode of each) and of what is packed from them. */
-struct pack_key pack_key_of(const struct dse_model_file *file, const struct pack_plan *plan);
+struct pack_key dse_pack_key_of(const struct dse_model_file *file, const struct pack_plan *plan);
 
 struct pack_map {
     const uint8_t *data; /* the packed data; NULL: nothing mapped */
@@ -49,9 +49,10 @@ typedef void pack_fill_fn(void *context, uint8_t *data);
 
 /* Maps the cache file of key in folder (created if missing), building it with fill when there is none or it is not good.
  * pool checks the data. built: whether fill was called. */
-DSE_MUST_CHECK enum dse_status pack_cache_open(const char *folder, struct pack_key key, const struct pack_plan *plan,
-                                               struct dse_pool *pool, pack_fill_fn *fill, void *context,
-                                               struct pack_map *map, bool *built, struct dse_error *err);
-void pack_map_close(struct pack_map *map);
+DSE_MUST_CHECK enum dse_status dse_pack_cache_open(const char *folder, struct pack_key key,
+                                                   const struct pack_plan *plan, struct dse_pool *pool,
+                                                   pack_fill_fn *fill, void *context, struct pack_map *map, bool *built,
+                                                   struct dse_error *err);
+void dse_pack_map_close(struct pack_map *map);
 
 #endif

@@ -49,9 +49,9 @@ static void add_folder(struct pack_key *key, const char *folder)
         char *path = dse_path_join(folder, entries[i]->d_name);
         if (path != NULL) add_file(key, path);
         dse_free(path);
-        free(entries[i]); /* NOLINT: scandir's own memory */
+        (free)(entries[i]); /* scandir's own memory */
     }
-    free(entries);
+    (free)(entries);
 }
 
 /* "…-00002-of-00005.gguf": all five; any other name: the file itself. */
@@ -91,7 +91,7 @@ static void add_tensor(struct pack_key *key, const struct dse_tensor *tensor)
     add_bytes(key, (const uint8_t *)tensor->data + tensor->bytes - sample, sample);
 }
 
-struct pack_key pack_key_of(const struct dse_model_file *file, const struct pack_plan *plan)
+struct pack_key dse_pack_key_of(const struct dse_model_file *file, const struct pack_plan *plan)
 {
     struct pack_key key = {{DSE_PACK_VERSION, ~(uint64_t)DSE_PACK_VERSION}};
     if (dse_file_is_directory(file->path))

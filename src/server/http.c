@@ -102,7 +102,7 @@ void dse_http_clear_owner(struct dse_http_exchange *x)
     release_owner(x, false);
 }
 
-void http_exchange_lost(struct dse_http_exchange *x)
+void dse_http_exchange_lost(struct dse_http_exchange *x)
 {
     pthread_mutex_lock(&x->lock);
     x->aborted = true;
@@ -218,7 +218,7 @@ void dse_http_begin_stream(struct dse_http_exchange *x, const char *content_type
         probe = x->half_closed;
     }
     pthread_mutex_unlock(&x->lock);
-    if (probe) http_exchange_probe(x);
+    if (probe) dse_http_exchange_probe(x);
 }
 
 bool dse_http_write(struct dse_http_exchange *x, const char *bytes, size_t count)
@@ -236,7 +236,7 @@ bool dse_http_write(struct dse_http_exchange *x, const char *bytes, size_t count
     if (overflow) {
         dse_log(DSE_LOG_WARN, "http", "a client reads too slowly (%zu bytes unread): disconnected",
                 x->http->options.max_queue_bytes);
-        http_exchange_lost(x);
+        dse_http_exchange_lost(x);
     }
     return ok;
 }
@@ -249,7 +249,7 @@ void dse_http_end_stream(struct dse_http_exchange *x)
     pthread_mutex_unlock(&x->lock);
 }
 
-void http_exchange_probe(struct dse_http_exchange *x)
+void dse_http_exchange_probe(struct dse_http_exchange *x)
 {
     pthread_mutex_lock(&x->lock);
     if (!x->ended && !x->gone && !x->aborted) {
@@ -268,7 +268,7 @@ void dse_http_allow_probe(struct dse_http_exchange *x)
     x->probe_allowed = true;
     bool probe = x->half_closed;
     pthread_mutex_unlock(&x->lock);
-    if (probe) http_exchange_probe(x);
+    if (probe) dse_http_exchange_probe(x);
 }
 
 /* ---- library side --------------------------------------------------------------------------------------------- */
@@ -437,7 +437,7 @@ static enum MHD_Result start_request(struct dse_http *http, struct MHD_Connectio
     x->method = dse_strdup(DSE_MEM_SERVER, method);
     check_headers(x, url, &walk);
     if (!x->path || !x->method) return MHD_NO;
-    http_connection_phase(http, connection_record(connection), HTTP_BODY);
+    dse_http_connection_phase(http, connection_record(connection), HTTP_BODY);
     if (!x->answered) http->options.on_headers(http->options.user, x);
     /* A body that is only announced, or is absurdly large, is not waited for; others are read to their end, so that
      * the client sees our answer and not a reset. */
@@ -479,8 +479,8 @@ static enum MHD_Result dispatch(struct dse_http_exchange *x)
 {
     struct dse_http *http = x->http;
     x->dispatched = true;
-    http_connection_phase(http, connection_record(x->connection), HTTP_BUSY);
-    http_watch_add(x);
+    dse_http_connection_phase(http, connection_record(x->connection), HTTP_BUSY);
+    dse_http_watch_add(x);
     pthread_mutex_lock(&x->lock);
     x->suspended = true;
     MHD_suspend_connection(x->connection);
@@ -527,10 +527,10 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **c
                          enum MHD_RequestTerminationCode how)
 {
     struct dse_http_exchange *x = *context;
-    http_connection_phase(user, connection_record(connection), HTTP_IDLE);
+    dse_http_connection_phase(user, connection_record(connection), HTTP_IDLE);
     if (!x) return;
     *context = NULL;
-    http_watch_remove(x);
+    dse_http_watch_remove(x);
     pthread_mutex_lock(&x->lock);
     x->connection = NULL;
     x->suspended = false;
@@ -617,7 +617,7 @@ enum dse_status dse_http_start(int listen_fd, const struct dse_http_options *opt
     bool watching = false;
     enum dse_status status = dse_workers_create(options->n_workers, &http->workers, err);
     if (status == DSE_OK) {
-        status = http_watch_start(http, err);
+        status = dse_http_watch_start(http, err);
         watching = status == DSE_OK;
     }
     if (status == DSE_OK) {
@@ -632,7 +632,7 @@ enum dse_status dse_http_start(int listen_fd, const struct dse_http_options *opt
     }
     if (status != DSE_OK) {
         close(listen_fd);
-        if (watching) http_watch_stop(http);
+        if (watching) dse_http_watch_stop(http);
         dse_workers_free(http->workers);
         http_free(http);
         return status;
@@ -672,7 +672,7 @@ void dse_http_abandon_all(struct dse_http *http)
         }
         pthread_mutex_unlock(&http->lock);
         if (!victim) return;
-        http_exchange_lost(victim);
+        dse_http_exchange_lost(victim);
         dse_http_unref(victim);
     }
 }
@@ -682,7 +682,7 @@ void dse_http_stop(struct dse_http *http)
     if (!http) return;
     int fd = MHD_quiesce_daemon(http->daemon); /* no new connections */
     dse_workers_free(http->workers);
-    http_watch_stop(http);
+    dse_http_watch_stop(http);
     dse_http_abandon_all(http); /* suspended connections must be resumed before the daemon may stop */
     MHD_stop_daemon(http->daemon);
     if (fd >= 0) close(fd);

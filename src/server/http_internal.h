@@ -79,14 +79,14 @@ struct dse_http {
 };
 
 /* http_watch.c */
-enum dse_status http_watch_start(struct dse_http *http, struct dse_error *err);
-void http_watch_stop(struct dse_http *http);
-void http_watch_add(struct dse_http_exchange *x);    /* I/O thread, before dispatch */
-void http_watch_remove(struct dse_http_exchange *x); /* I/O thread, before the socket may close */
-void http_connection_phase(struct dse_http *http, struct http_connection *connection, enum http_phase phase);
+enum dse_status dse_http_watch_start(struct dse_http *http, struct dse_error *err);
+void dse_http_watch_stop(struct dse_http *http);
+void dse_http_watch_add(struct dse_http_exchange *x);    /* I/O thread, before dispatch */
+void dse_http_watch_remove(struct dse_http_exchange *x); /* I/O thread, before the socket may close */
+void dse_http_connection_phase(struct dse_http *http, struct http_connection *connection, enum http_phase phase);
 
 /* http.c */
-void http_exchange_lost(struct dse_http_exchange *x);  /* the peer is gone: cut off, tell the owner */
-void http_exchange_probe(struct dse_http_exchange *x); /* sends filler if that is possible now */
+void dse_http_exchange_lost(struct dse_http_exchange *x);  /* the peer is gone: cut off, tell the owner */
+void dse_http_exchange_probe(struct dse_http_exchange *x); /* sends filler if that is possible now */
 
 #endif

@@ -28,7 +28,7 @@ static bool older_than(uint64_t now, uint64_t since, uint64_t limit_ns)
     return now > since && now - since > limit_ns;
 }
 
-void http_watch_add(struct dse_http_exchange *x)
+void dse_http_watch_add(struct dse_http_exchange *x)
 {
     struct dse_http *http = x->http;
     pthread_mutex_lock(&http->lock);
@@ -44,7 +44,7 @@ void http_watch_add(struct dse_http_exchange *x)
         dse_log(DSE_LOG_WARN, "http", "cannot watch a connection for its end (errno %d)", errno);
 }
 
-void http_watch_remove(struct dse_http_exchange *x)
+void dse_http_watch_remove(struct dse_http_exchange *x)
 {
     struct dse_http *http = x->http;
     if (!x->listed) return;
@@ -59,7 +59,7 @@ void http_watch_remove(struct dse_http_exchange *x)
     pthread_mutex_unlock(&http->lock);
 }
 
-void http_connection_phase(struct dse_http *http, struct http_connection *connection, enum http_phase phase)
+void dse_http_connection_phase(struct dse_http *http, struct http_connection *connection, enum http_phase phase)
 {
     if (!connection) return;
     pthread_mutex_lock(&http->lock);
@@ -85,12 +85,12 @@ static void handle_event(struct dse_http *http, const struct epoll_event *event)
     struct dse_http_exchange *x = find(http, event->data.u64);
     if (!x) return;
     if (event->events & (EPOLLERR | EPOLLHUP)) {
-        http_exchange_lost(x);
+        dse_http_exchange_lost(x);
     } else if (event->events & EPOLLRDHUP) {
         pthread_mutex_lock(&x->lock);
         x->half_closed = true;
         pthread_mutex_unlock(&x->lock);
-        http_exchange_probe(x);
+        dse_http_exchange_probe(x);
     }
     dse_http_unref(x);
 }
@@ -116,7 +116,7 @@ static void tick_exchanges(struct dse_http *http, uint64_t now)
         }
         pthread_mutex_unlock(&http->lock);
         for (int i = 0; i < n; i++) {
-            http_exchange_probe(due[i]);
+            dse_http_exchange_probe(due[i]);
             dse_http_unref(due[i]);
         }
         if (n < BATCH) return;
@@ -163,7 +163,7 @@ static void *watcher_main(void *argument)
     return NULL;
 }
 
-enum dse_status http_watch_start(struct dse_http *http, struct dse_error *err)
+enum dse_status dse_http_watch_start(struct dse_http *http, struct dse_error *err)
 {
     http->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (http->epoll_fd < 0) return dse_fail_errno(err, errno, "", "epoll_create");
@@ -177,7 +177,7 @@ enum dse_status http_watch_start(struct dse_http *http, struct dse_error *err)
     return DSE_OK;
 }
 
-void http_watch_stop(struct dse_http *http)
+void dse_http_watch_stop(struct dse_http *http)
 {
     uint64_t one = 1;
     atomic_store(&http->stopping, true);

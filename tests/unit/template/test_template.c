@@ -242,7 +242,7 @@ static void lists_can_be_appended_to(void **state)
     dse_free(text);
     assert_int_equal(render_text("{{ strftime_now('%Y') }}", 24, NULL, &text, &err), DSE_OK);
     assert_int_equal(strlen(text), 4);
-    assert_true(atol(text) >= 2024);
+    assert_true(strtol(text, NULL, 10) >= 2024);
     dse_free(text);
 }
 
