@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/buffer.h"
 #include "base/checked.h"
 #include "base/json.h"
+#include "cli/input.h"
 #include "cli/model_arguments.h"
 #include "cli/verbs.h"
 #include "model/safetensors.h"
@@ -15,15 +15,12 @@
 static enum dse_status read_ids_json(const char *path, json_t **root, struct dse_error *err)
 {
     if (strcmp(path, "-") != 0) return dse_json_read(path, MAX_IDS_BYTES, root, err);
-    struct dse_buffer text;
-    char block[65536];
-    dse_buffer_init(&text, DSE_MEM_MISC, MAX_IDS_BYTES);
-    for (size_t n; (n = fread(block, 1, sizeof block, stdin)) > 0;)
-        dse_buffer_append(&text, block, n);
-    enum dse_status status = text.failed
-                                 ? dse_fail(err, DSE_ERR_LIMIT, "standard input is too long")
-                                 : dse_json_parse(dse_buffer_text(&text), text.length, "standard input", root, err);
-    dse_buffer_deinit(&text);
+    char *text;
+    size_t bytes;
+    enum dse_status status = dse_read_stdin(MAX_IDS_BYTES, &text, &bytes, err);
+    if (status != DSE_OK) return status;
+    status = dse_json_parse(text, bytes, "standard input", root, err);
+    dse_free(text);
     return status;
 }
 

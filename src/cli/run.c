@@ -5,32 +5,15 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/buffer.h"
 #include "base/file.h"
-#include "base/random.h"
 #include "cli/chat.h"
+#include "cli/input.h"
 #include "cli/model_arguments.h"
 #include "cli/run_session.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 
 #define MAX_PROMPT_BYTES ((size_t)64 << 20)
-
-/* Whole standard input. */
-static enum dse_status read_stdin(char **text, struct dse_error *err)
-{
-    struct dse_buffer buffer;
-    char block[65536];
-    dse_buffer_init(&buffer, DSE_MEM_MISC, MAX_PROMPT_BYTES);
-    for (size_t n; (n = fread(block, 1, sizeof block, stdin)) > 0;)
-        dse_buffer_append(&buffer, block, n);
-    if (buffer.failed) {
-        dse_buffer_deinit(&buffer);
-        return dse_fail(err, DSE_ERR_LIMIT, "standard input is longer than %zu bytes", MAX_PROMPT_BYTES);
-    }
-    *text = dse_buffer_take(&buffer);
-    return *text != NULL ? DSE_OK : dse_fail_memory(err, MAX_PROMPT_BYTES, "the prompt");
-}
 
 /* The prompt from -p, arguments, -f or a pipe; *text stays NULL when there is none. Returns owned. */
 static enum dse_status find_prompt(const struct dse_options *options, char **text, struct dse_error *err)
@@ -45,11 +28,9 @@ static enum dse_status find_prompt(const struct dse_options *options, char **tex
         *text = dse_strdup(DSE_MEM_MISC, given);
         return *text != NULL ? DSE_OK : dse_fail_memory(err, strlen(given), "the prompt");
     }
-    if (file != NULL && strcmp(file, "-") != 0) {
-        size_t bytes;
-        return dse_file_read(file, MAX_PROMPT_BYTES, text, &bytes, err);
-    }
-    if (file != NULL || !isatty(STDIN_FILENO)) return read_stdin(text, err);
+    size_t bytes;
+    if (file != NULL && strcmp(file, "-") != 0) return dse_file_read(file, MAX_PROMPT_BYTES, text, &bytes, err);
+    if (file != NULL || !isatty(STDIN_FILENO)) return dse_read_stdin(MAX_PROMPT_BYTES, text, &bytes, err);
     return DSE_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/random.h"
+#include "cli/input.h"
 #include "cli/model_arguments.h"
 #include "cli/plan.h"
 #include "cli/terminal.h"
@@ -29,14 +30,12 @@ static enum dse_status load_grammar(struct dse_run_session *session, struct dse_
 
 static enum dse_status load_template(struct dse_run_session *session, struct dse_error *err)
 {
-    const char *path = dse_opt_text(session->options, DSE_OPT_CHAT_TEMPLATE);
+    char *source;
+    size_t bytes;
+    enum dse_status status = dse_read_chat_template(session->options, &source, &bytes, err);
+    if (status != DSE_OK) return status;
     session->tmpl = dse_model_template(session->model);
-    if (path != NULL) {
-        char *source;
-        size_t bytes;
-        enum dse_status status = dse_file_read(path, dse_template_limits_default.max_source_bytes, &source, &bytes,
-                                               err);
-        if (status != DSE_OK) return status;
+    if (source != NULL) {
         status = dse_template_parse(source, bytes, &dse_template_limits_default, &session->own_template, err);
         dse_free(source);
         if (status != DSE_OK) return status;

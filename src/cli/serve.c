@@ -12,13 +12,12 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/buffer.h"
 #include "base/file.h"
+#include "cli/input.h"
 #include "cli/model_arguments.h"
 #include "cli/plan.h"
 #include "cli/verbs.h"
 #include "server/server.h"
-#include "text/chat_template.h"
 
 #define MAX_KEYS  64
 #define MAX_NAMES 16
@@ -108,12 +107,9 @@ static enum dse_status server_options(const struct dse_options *options, struct 
     if (status == DSE_OK)
         status = read_list("cors-origins", dse_opt_text(options, DSE_OPT_CORS), &texts->origins, texts->origin_list,
                            &server->cors_origins, &server->n_cors_origins, err);
-    const char *path = dse_opt_text(options, DSE_OPT_CHAT_TEMPLATE);
-    if (status == DSE_OK && path != NULL) {
-        size_t bytes;
-        status = dse_file_read(path, dse_template_limits_default.max_source_bytes, &texts->chat_template, &bytes, err);
-        server->chat_template = texts->chat_template;
-    }
+    size_t bytes;
+    if (status == DSE_OK) status = dse_read_chat_template(options, &texts->chat_template, &bytes, err);
+    server->chat_template = texts->chat_template;
     return status;
 }
 

@@ -23,25 +23,6 @@ static unsigned long long kv_bytes_per_token(const struct dse_config *config)
     return layout.block_bytes / DSE_KV_BLOCK_TOKENS;
 }
 
-/* Type that most bytes of the layers have. */
-static const char *main_type(const struct dse_model_file *file)
-{
-    size_t bytes[64] = {0};
-    for (int i = 0; i < file->config.n_layers; i++) {
-        const struct dse_layer_tensors *l = &file->layers[i];
-        const struct dse_tensor *all[] = {l->q, l->k, l->v, l->o, l->gate, l->up, l->down};
-        for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
-            if (all[k] != NULL && (unsigned)all[k]->type < 64) bytes[all[k]->type] += all[k]->bytes;
-        }
-    }
-    unsigned best = 0;
-    for (unsigned t = 1; t < 64; t++) {
-        if (bytes[t] > bytes[best]) best = t;
-    }
-    const struct dse_type_info *info = dse_type_info(best);
-    return info != NULL ? info->name : "unknown";
-}
-
 static const char *scaling_name(enum dse_rope_scaling scaling)
 {
     static const char *const names[] = {"none", "linear", "llama3", "yarn"};
@@ -58,12 +39,13 @@ static enum dse_status print_json(const struct dse_model_file *file, struct dse_
                                                 (json_int_t)(per_token * (unsigned long long)context_steps[i])));
     json_t *root = json_pack(
         "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:I, s:I, s:o}", "path",
-        file->path, "name", c->name, "architecture", c->arch_name, "quantization", main_type(file), "base", c->basename,
-        "parameters", (json_int_t)file->n_parameters, "context_length", (json_int_t)c->context_length, "layers",
-        c->n_layers, "embedding", c->n_embd, "heads", c->n_heads, "kv_heads", c->n_kv_heads, "head_dim", c->head_dim,
-        "ffn", c->n_ff, "vocabulary", c->n_vocab, "rope_scaling", scaling_name(c->rope.scaling), "tied_embeddings",
-        c->tied_embeddings, "chat_template", file->chat_template != NULL, "weight_bytes",
-        (json_int_t)file->weight_bytes, "kv_bytes_per_token", (json_int_t)per_token, "memory", memory);
+        file->path, "name", c->name, "architecture", c->arch_name, "quantization", dse_model_file_quantization(file),
+        "base", c->basename, "parameters", (json_int_t)file->n_parameters, "context_length",
+        (json_int_t)c->context_length, "layers", c->n_layers, "embedding", c->n_embd, "heads", c->n_heads, "kv_heads",
+        c->n_kv_heads, "head_dim", c->head_dim, "ffn", c->n_ff, "vocabulary", c->n_vocab, "rope_scaling",
+        scaling_name(c->rope.scaling), "tied_embeddings", c->tied_embeddings, "chat_template",
+        file->chat_template != NULL, "weight_bytes", (json_int_t)file->weight_bytes, "kv_bytes_per_token",
+        (json_int_t)per_token, "memory", memory);
     return dse_print_json(root, err);
 }
 
@@ -77,7 +59,8 @@ static void print_text(const struct dse_model_file *file)
     if (c->basename[0] != '\0') printf("base          %s\n", c->basename);
     printf("architecture  %s\n", c->arch_name);
     printf("parameters    %.1f M\n", (double)file->n_parameters * 1e-6);
-    printf("quantization  %s (%s of weights)\n", main_type(file), dse_format_bytes(file->weight_bytes, a));
+    printf("quantization  %s (%s of weights)\n", dse_model_file_quantization(file),
+           dse_format_bytes(file->weight_bytes, a));
     printf("context       %lld (rope scaling: %s)\n", (long long)c->context_length, scaling_name(c->rope.scaling));
     printf("shape         %d layers, %d wide, %d heads on %d kv heads of %d, ffn %d, vocabulary %d%s\n", c->n_layers,
            c->n_embd, c->n_heads, c->n_kv_heads, c->head_dim, c->n_ff, c->n_vocab,

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/file.h"
 #include "base/json.h"
+#include "cli/input.h"
 #include "cli/json_out.h"
 #include "cli/verbs.h"
 #include "model/tokenizer_source.h"
@@ -169,18 +169,16 @@ enum dse_status dse_verb_tokenize(const struct dse_options *options, struct dse_
 
 static enum dse_status open_template(struct text_work *work, struct dse_error *err)
 {
-    const char *path = dse_opt_text(work->options, DSE_OPT_CHAT_TEMPLATE);
-    char *source = NULL;
-    size_t bytes = work->file->chat_template != NULL ? strlen(work->file->chat_template) : 0;
-    enum dse_status status = DSE_OK;
-    if (path != NULL)
-        status = dse_file_read(path, dse_template_limits_default.max_source_bytes, &source, &bytes, err);
-    else if (work->file->chat_template == NULL)
-        status = dse_fail(err, DSE_ERR_UNSUPPORTED, "%s holds no chat template; name one with --chat-template FILE",
-                          work->file->path);
-    if (status == DSE_OK)
-        status = dse_template_parse(source != NULL ? source : work->file->chat_template, bytes,
-                                    &dse_template_limits_default, &work->tmpl, err);
+    const char *text = work->file->chat_template;
+    char *source;
+    size_t bytes;
+    enum dse_status status = dse_read_chat_template(work->options, &source, &bytes, err);
+    if (status != DSE_OK) return status;
+    if (source == NULL && text == NULL)
+        return dse_fail(err, DSE_ERR_UNSUPPORTED, "%s holds no chat template; name one with --chat-template FILE",
+                        work->file->path);
+    status = source != NULL ? dse_template_parse(source, bytes, &dse_template_limits_default, &work->tmpl, err)
+                            : dse_template_parse(text, strlen(text), &dse_template_limits_default, &work->tmpl, err);
     dse_free(source);
     if (status == DSE_OK) dse_template_probe(work->tmpl, "", "", &work->traits);
     return status;

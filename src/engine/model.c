@@ -67,32 +67,6 @@ static enum dse_status collect_stop_tokens(struct dse_model *model, struct dse_e
     return DSE_OK;
 }
 
-static void count_type(uint64_t *elements, const struct dse_tensor *tensor)
-{
-    if (tensor == NULL || (unsigned)tensor->type > DSE_TYPE_BF16) return;
-    uint64_t n = 1;
-    for (int i = 0; i < tensor->n_dims; i++)
-        n *= tensor->shape[i];
-    elements[tensor->type] += n;
-}
-
-/* The type that most weights of the layers have names the quantization. */
-static void name_quantization(const struct dse_model_file *file, char *out, size_t bytes)
-{
-    uint64_t elements[DSE_TYPE_BF16 + 1] = {0};
-    for (int l = 0; l < file->config.n_layers; l++) {
-        const struct dse_layer_tensors *t = &file->layers[l];
-        const struct dse_tensor *const matrices[] = {t->q, t->k, t->v, t->o, t->gate, t->up, t->down};
-        for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++)
-            count_type(elements, matrices[i]);
-    }
-    uint32_t best = 0;
-    for (uint32_t type = 0; type <= DSE_TYPE_BF16; type++)
-        if (elements[type] > elements[best]) best = type;
-    const struct dse_type_info *info = dse_type_info(best);
-    (void)snprintf(out, bytes, "%s", info != NULL ? info->name : "unknown");
-}
-
 static void describe(struct dse_model *model)
 {
     const struct dse_model_file *file = model->file;
@@ -102,7 +76,7 @@ static void describe(struct dse_model *model)
     (void)snprintf(info->arch, sizeof info->arch, "%s", config->arch_name);
     (void)snprintf(info->basename, sizeof info->basename, "%s", config->basename);
     (void)snprintf(info->path, sizeof info->path, "%s", file->path != NULL ? file->path : "");
-    name_quantization(file, info->quantization, sizeof info->quantization);
+    (void)snprintf(info->quantization, sizeof info->quantization, "%s", dse_model_file_quantization(file));
     info->n_parameters = file->n_parameters;
     info->context_length = config->context_length;
     info->n_layers = config->n_layers;

@@ -304,3 +304,28 @@ bool dse_model_file_intact(const struct dse_model_file *file)
     if (file->gguf != NULL && !dse_gguf_intact(file->gguf)) return false;
     return file->safetensors == NULL || dse_safetensors_intact(file->safetensors);
 }
+
+static void count_type(uint64_t *elements, const struct dse_tensor *tensor)
+{
+    if (tensor == NULL || (unsigned)tensor->type > DSE_TYPE_BF16) return;
+    uint64_t n = 1;
+    for (int i = 0; i < tensor->n_dims; i++)
+        n *= tensor->shape[i];
+    elements[tensor->type] += n;
+}
+
+const char *dse_model_file_quantization(const struct dse_model_file *file)
+{
+    uint64_t elements[DSE_TYPE_BF16 + 1] = {0};
+    for (int l = 0; l < file->config.n_layers; l++) {
+        const struct dse_layer_tensors *t = &file->layers[l];
+        const struct dse_tensor *const matrices[] = {t->q, t->k, t->v, t->o, t->gate, t->up, t->down};
+        for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++)
+            count_type(elements, matrices[i]);
+    }
+    uint32_t best = 0;
+    for (uint32_t type = 0; type <= DSE_TYPE_BF16; type++)
+        if (elements[type] > elements[best]) best = type;
+    const struct dse_type_info *info = dse_type_info(best);
+    return info != NULL ? info->name : "unknown";
+}

@@ -45,6 +45,8 @@ DSE_MUST_CHECK enum dse_status dse_model_file_open(const char *path, struct dse_
 DSE_MUST_CHECK enum dse_status dse_model_file_open_text(const char *path, struct dse_model_file **out,
                                                         struct dse_error *err);
 void dse_model_file_close(struct dse_model_file *file);
+/* Name of the type that most weights of the layers have: "q4_k". */
+const char *dse_model_file_quantization(const struct dse_model_file *file);
 bool dse_model_file_intact(const struct dse_model_file *file);
 
 #endif
