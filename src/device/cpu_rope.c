@@ -1,6 +1,6 @@
 /* Rotary embedding of q and k, the q/k norm before it, and the store of k and v into the KV blocks.
  *
- * Angles follow models.md 4.1: f32 position times f32 inverse frequency. Their cosines are computed once per row of the
+ * Angles are those of Hugging Face: f32 position times f32 inverse frequency. Their cosines are computed once per row of the
  * batch and kept for all layers.
  */
 #include <math.h>

@@ -13,7 +13,7 @@
 
 #define DSE_KV_BLOCK_TOKENS 32
 #define DSE_KV_ALIGNMENT    512
-/* Keys whose softmax is computed as one partial result; partials are merged in ascending order (kernels.md 9). */
+/* Keys whose softmax is computed as one partial result; partials are merged in ascending order. */
 #define DSE_KV_SPLIT_TOKENS 256
 
 enum dse_kv_type { DSE_KV_F16, DSE_KV_F32 };

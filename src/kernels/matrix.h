@@ -2,7 +2,7 @@
  *
  * y[m][r] = sum_k w[r][k] * x[m][k]. Quantized weights meet s8 activations (one scale and one sum per 32 values), other
  * weights meet f32. One f32 accumulator per output, blocks of K ascending, explicit fma: the result of an element never
- * depends on how many rows share the call, on the thread count or on the instruction set (kernels.md 9).
+ * depends on how many rows share the call, on the thread count or on the instruction set.
  *
  * Rows are interleaved in panels of 16 ("P16"): each SIMD lane is one output row. rows is padded up to a whole panel in
  * memory; padded rows are never written to y.

@@ -1,6 +1,6 @@
 /* Hyper-parameters of every architecture in one struct, whatever the file format.
  *
- * Names follow models.md: D hidden, H heads, K kv heads, d head dimension, F ffn, L layers, V vocabulary rows.
+ * D hidden, H heads, K kv heads, d head dimension, F ffn, L layers, V vocabulary rows.
  */
 #ifndef DSE_MODEL_CONFIG_H
 #define DSE_MODEL_CONFIG_H
@@ -61,7 +61,7 @@ DSE_MUST_CHECK enum dse_status dse_config_from_gguf(const struct dse_gguf *gguf,
 DSE_MUST_CHECK enum dse_status dse_config_from_json(const json_t *config, const json_t *generation,
                                                     struct dse_config *out, struct dse_error *err);
 
-/* Inverse frequencies after scaling, r/2 values in double rounded to f32, and the factor on cos and sin (models.md 4).
+/* Inverse frequencies after scaling, r/2 values in double rounded to f32, and the factor on cos and sin.
  * divisors: rope_freqs.weight of a GGUF or NULL. out has dimensions/2 elements. */
 void dse_rope_frequencies(const struct dse_rope_config *rope, const float *divisors, float *out, float *cos_sin_factor);
 

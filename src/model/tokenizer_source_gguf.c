@@ -1,4 +1,4 @@
-/* Reads the tokenizer of a GGUF: tokenizer.ggml.* (models.md 15.3). */
+/* Reads the tokenizer of a GGUF: tokenizer.ggml.*. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -29,7 +29,7 @@ DSE_MUST_CHECK enum dse_status dse_tokenizer_parts_allocate(struct dse_tokenizer
                                                             size_t n_merges, struct dse_error *err);
 /* "left right" -> its two sides. False unless there is exactly one blank with text on both sides. */
 bool dse_tokenizer_split_merge(const char *text, size_t bytes, struct dse_slice sides[2]);
-/* True if the text is one character of the byte-level alphabet (models.md 15.1). */
+/* True if the text is one character of the byte-level alphabet. */
 bool dse_tokenizer_is_byte_char(const char *text, size_t bytes);
 
 #endif

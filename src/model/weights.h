@@ -11,7 +11,7 @@
 #include "model/safetensors.h"
 #include "model/tensor.h"
 
-/* One decoder layer of llama, qwen2, qwen3. Shapes in models.md 3; bias and norm pointers are NULL when absent. */
+/* One decoder layer of llama, qwen2, qwen3. Shapes as Hugging Face writes them, [out, in]; bias and norm pointers are NULL when absent. */
 struct dse_layer_tensors {
     const struct dse_tensor *attn_norm;                /* [D] */
     const struct dse_tensor *q, *k, *v, *o;            /* [H*d, D] [K*d, D] [K*d, D] [D, H*d] */

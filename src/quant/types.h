@@ -1,6 +1,6 @@
 /* Element types of weight files: GGML numbers, block shapes, decoding.
  *
- * Layouts: models.md of the formats' documentation (GGUF specification); the decoders here are the scalar reference
+ * Layouts: the GGUF specification; the decoders here are the scalar reference
  * that every kernel is compared with.
  */
 #ifndef DSE_QUANT_TYPES_H

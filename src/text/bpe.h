@@ -1,4 +1,4 @@
-/* Byte pair encoding of one piece: bytes -> token ids by ranked merges (models.md 15.3). */
+/* Byte pair encoding of one piece: bytes -> token ids by ranked merges. */
 #ifndef DSE_TEXT_BPE_H
 #define DSE_TEXT_BPE_H
 

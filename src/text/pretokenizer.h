@@ -1,4 +1,4 @@
-/* Pre-tokenizers: cut text into the pieces inside which byte pairs are merged (models.md 15.2).
+/* Pre-tokenizers: cut text into the pieces inside which byte pairs are merged.
  *
  * Each is a sequence of regular expressions with "isolated" behaviour: every match and every gap between matches is a
  * piece, and the next expression sees each piece alone. They run in time linear in the text.

@@ -22,12 +22,12 @@ enum dse_token_kind {
     DSE_TOKEN_CONTROL,   /* added and special: matched in text, hidden in output */
     DSE_TOKEN_USER,      /* added, not special: matched in text, shown in output */
     DSE_TOKEN_UNUSED,    /* padding row: never produced, never matched */
-    DSE_TOKEN_BYTE_CHAR, /* added token that stands for one of the byte characters (models.md 15.1) */
+    DSE_TOKEN_BYTE_CHAR, /* added token that stands for one of the byte characters */
 };
 
 /* All pointers are borrowed during dse_tokenizer_create only. */
 struct dse_tokenizer_def {
-    const char *pre; /* "deepseek-v3", "qwen2", … (models.md 15.2) */
+    const char *pre; /* "deepseek-v3", "qwen2", … */
     size_t n_tokens;
     const struct dse_slice *tokens; /* [n_tokens] text as stored in the file */
     const uint8_t *kinds;           /* [n_tokens] enum dse_token_kind */

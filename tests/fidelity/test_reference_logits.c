@@ -1,6 +1,6 @@
 /* Our logits against Hugging Face's, for every text architecture, through dse_eval_logits.
  *
- * Bounds: f32 arithmetic 1e-3 (README.md of the references); quantized activations models.md 17.7.
+ * Bounds: f32 arithmetic 1e-3 (README.md of the references); quantized activations rms 0.08, cosine 0.999, argmax 95 %.
  */
 #include <stdarg.h>
 #include <stddef.h>

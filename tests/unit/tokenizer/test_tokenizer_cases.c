@@ -100,7 +100,7 @@ static void check_encode(const json_t *row)
 static size_t deviating_rows;
 
 /* Deliberate deviation: where deepseek-coder and deepseek-llm carry a letter such as ü as an added token, the library
- * decodes it to the byte FC, so to U+FFFD, and we to the letter (models.md 15.1). Such a byte is never part of valid
+ * decodes it to the byte FC, so to U+FFFD, and we to the letter. Such a byte is never part of valid
  * UTF-8, so the library's text is ours with U+FFFD in these places and nothing else changed. */
 static void append_decoded(struct dse_buffer *out, const struct dse_tokenizer *tokenizer, const int32_t *ids,
                            size_t count, bool skip_special, bool like_library)
