@@ -18,13 +18,51 @@
 #include "model/config.h"
 #include "model/weights.h"
 
-/* Weights of one layer as the device keeps them: norms decoded to f32, matrices packed. */
+/* One matrix per head, all of one shape, packed one after the other: head h begins at data + h * head_bytes. */
+struct dse_head_matrix {
+    struct dse_matrix head; /* of head 0 */
+    size_t head_bytes;
+    int n_heads;
+};
+
+struct dse_expert {
+    struct dse_matrix gate, up, down;
+};
+
+/* Weights of one layer as the device keeps them: norms decoded to f32, matrices packed. What a layer does not have is
+ * zero. */
 struct dse_layer {
     const float *attn_norm, *ffn_norm; /* [D] */
     struct dse_matrix q, k, v, o;
     const float *q_bias, *k_bias, *v_bias; /* NULL if none */
     const float *q_norm, *k_norm;          /* [d] or NULL */
     struct dse_matrix gate, up, down;
+
+    struct dse_matrix q_a, q_b, kv_a;
+    const float *q_a_norm, *kv_a_norm; /* [Rq] [R] */
+    struct dse_head_matrix k_b, v_b;   /* per head [R, nope] (transposed: q_nope to latent) and [v, R] */
+
+    struct dse_matrix index_q, index_k, index_weights;
+    const float *index_k_norm, *index_k_norm_bias; /* [di] */
+
+    struct dse_matrix router;   /* [E, D], always f32 */
+    const float *router_bias;   /* [E] or NULL */
+    struct dse_expert *experts; /* [E] or NULL */
+    struct dse_expert shared;   /* rows 0: none */
+};
+
+/* The experts chosen for each row: ascending ids, and the factor on each one's result. */
+struct dse_routes {
+    int n_used;
+    int32_t *experts; /* [n_rows][n_used] */
+    float *weights;   /* [n_rows][n_used] */
+};
+
+/* Keys that each row attends to, ascending positions; row m has min(top_k, position + 1). NULL keys: all up to the
+ * row's position. */
+struct dse_key_choice {
+    int top_k;
+    int32_t *keys; /* [n_rows][top_k] */
 };
 
 struct dse_device_weights {
@@ -80,6 +118,37 @@ struct dse_device_ops {
     /* h [n, F] = silu(Wgate · n) * (Wup · n), n = rms(x, ffn_norm) */
     void (*ffn_up)(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
                    const float *x, int n_rows, float *h);
+    /* ---- latent attention: R kv_rank, per head nope + rope values of q ---- */
+
+    /* q [n, H*(nope+rope)] and ck [n, R+rope], not yet normed or rotated; q_latent [n, Rq]: the normed query latent, written
+     * only when the model has one */
+    void (*latent_qkv)(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
+                       const float *x, int n_rows, float *q_latent, float *q, float *ck);
+    /* rope on the last rope values of every head of q, in place; norm of ck's first R values, rope on the rest, both into the
+     * blocks of the row's sequence */
+    void (*latent_store)(struct dse_device *device, const struct dse_device_weights *weights, int layer,
+                         const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *ck);
+    /* y [n, H, rows] = W_h · x_h for every head; x_h = the first W.cols values at x + (m * H + h) * x_stride */
+    void (*head_project)(struct dse_device *device, const struct dse_head_matrix *w, const float *x, size_t x_stride,
+                         int n_rows, float *y);
+    /* out [n, H, R]: softmax(scale * (absorbed · c + q_rope · k_rope)) c over the row's keys; absorbed [n, H, R] */
+    void (*latent_attention)(struct dse_device *device, const struct dse_config *config, int layer,
+                             const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *q,
+                             const float *absorbed, const struct dse_key_choice *choice, float *out);
+    /* V3.2: stores the indexer key of every row, then chooses the keys of every row */
+    void (*index_keys)(struct dse_device *device, const struct dse_device_weights *weights, int layer,
+                       const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *x,
+                       const float *q_latent, struct dse_key_choice *choice);
+
+    /* ---- mixture of experts ---- */
+
+    /* scores of rms(x, ffn_norm) in f32, selection, weights */
+    void (*route)(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
+                  const float *x, int n_rows, struct dse_routes *routes);
+    /* x += sum over the chosen experts, ascending, of weight * FFN_e(n), then + FFN_shared(n); n = rms(x, ffn_norm) */
+    void (*moe)(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
+                const struct dse_routes *routes, int n_rows, float *x);
+
     /* logits [n_out, V] = W · rms(x[row_index[i]], output_norm) */
     void (*logits)(struct dse_device *device, const struct dse_device_weights *weights, const float *x,
                    const int32_t *row_index, int n_out, float *logits);

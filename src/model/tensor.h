@@ -12,6 +12,8 @@
 /* shape is in row-major order as Hugging Face writes it (a Linear is [out, in]); a GGUF header lists it reversed.
  * Rows (the last dimension) are whole blocks of the type. data is borrowed from the file's map and was checked to lie
  * inside it. */
+#define DSE_F8_BLOCK 128
+
 struct dse_tensor {
     const char *name;
     enum dse_type type;
@@ -19,6 +21,9 @@ struct dse_tensor {
     size_t shape[DSE_TENSOR_MAX_DIMS]; /* unused ones are 1 */
     const void *data;
     size_t bytes;
+    /* Matrices of F8_E4M3: f32 [ceil(rows/128)][ceil(columns/128)], unaligned, little-endian; the weight is the decoded
+     * value times the scale of its block. NULL otherwise. */
+    const void *block_scales;
 };
 
 #endif

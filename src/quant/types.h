@@ -32,6 +32,8 @@ enum dse_type {
     DSE_TYPE_I64 = 27,
     DSE_TYPE_F64 = 28,
     DSE_TYPE_BF16 = 30,
+    DSE_TYPE_F8_E4M3 =
+        0x108, /* of ours, only in safetensors: e4m3fn, 1 byte; a matrix has a scale per 128 x 128 block */
     DSE_TYPE_UNREADABLE =
         0xFFFF, /* of ours, in no file: a tensor that is listed but whose type we do not compute with */
 };
