@@ -7,7 +7,7 @@
 #include "cli/model_arguments.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
-#include "kernels/kv_layout.h"
+#include "device/device.h"
 #include "model/weights.h"
 
 static const long long context_steps[] = {2048, 4096, 8192, 16384, 32768, 65536, 131072};
@@ -15,12 +15,7 @@ static const long long context_steps[] = {2048, 4096, 8192, 16384, 32768, 65536,
 
 static unsigned long long kv_bytes_per_token(const struct dse_config *config)
 {
-    struct dse_kv_layout layout = {.type = DSE_KV_F16,
-                                   .n_layers = config->n_layers,
-                                   .n_kv_heads = config->n_kv_heads,
-                                   .head_dim = config->head_dim};
-    dse_kv_layout_init(&layout);
-    return layout.block_bytes / DSE_KV_BLOCK_TOKENS;
+    return dse_kv_layout_of(config, DSE_KV_F16).block_bytes / DSE_KV_BLOCK_TOKENS;
 }
 
 static const char *scaling_name(enum dse_rope_scaling scaling)

@@ -78,6 +78,9 @@ struct dse_device_weights {
     size_t storage_bytes;
 };
 
+/* How the cache of a model lies in memory. */
+struct dse_kv_layout dse_kv_layout_of(const struct dse_config *config, enum dse_kv_type type);
+
 /* Row m of the batch belongs to a sequence and has a position in it; positions of one sequence ascend. */
 struct dse_rows {
     int n_rows;

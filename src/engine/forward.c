@@ -9,26 +9,58 @@
 #define ALIGNMENT 64
 
 /* The parts of the one block of memory, in order. */
-enum part { TOKENS, POSITIONS, VIEWS, X, Q, K, V, ATTENTION, H, LOGITS, PART_COUNT };
+enum part {
+    TOKENS,
+    POSITIONS,
+    VIEWS,
+    X,
+    Q,
+    K,
+    V,
+    ATTENTION,
+    H,
+    Q_LATENT,
+    ABSORBED,
+    LATENTS,
+    KEYS,
+    EXPERTS,
+    EXPERT_WEIGHTS,
+    LOGITS,
+    PART_COUNT
+};
 
 static bool part_offsets(const struct dse_config *c, int max_rows, int max_out, size_t offsets[PART_COUNT + 1])
 {
-    size_t rows = (size_t)max_rows, q = (size_t)c->n_heads * c->head_dim, kv = (size_t)c->n_kv_heads * c->head_dim;
-    const size_t count[PART_COUNT] = {rows, rows, rows, rows, rows, rows, rows, rows, rows, (size_t)max_out};
-    const size_t bytes[PART_COUNT] = {[TOKENS] = sizeof(int32_t),
-                                      [POSITIONS] = sizeof(int32_t),
-                                      [VIEWS] = sizeof(struct dse_kv_view),
-                                      [X] = sizeof(float) * (size_t)c->n_embd,
-                                      [Q] = sizeof(float) * q,
-                                      [K] = sizeof(float) * kv,
-                                      [V] = sizeof(float) * kv,
-                                      [ATTENTION] = sizeof(float) * q,
-                                      [H] = sizeof(float) * (size_t)c->n_ff,
-                                      [LOGITS] = sizeof(float) * (size_t)c->n_vocab};
+    const size_t rows = (size_t)max_rows, heads = (size_t)c->n_heads, f32 = sizeof(float), i32 = sizeof(int32_t);
+    const bool latent = c->latent.kv_rank > 0;
+    const size_t kv = latent ? (size_t)c->latent.kv_rank + (size_t)c->latent.rope
+                             : (size_t)c->n_kv_heads * (size_t)c->head_dim;
+    const size_t parts = rows < DSE_LATENT_ROWS ? rows : DSE_LATENT_ROWS;
+    const size_t absorbed = heads * (size_t)c->latent.kv_rank;
+    const struct {
+        size_t count, bytes;
+    } part[PART_COUNT] = {
+        [TOKENS] = {rows, i32},
+        [POSITIONS] = {rows, i32},
+        [VIEWS] = {rows, sizeof(struct dse_kv_view)},
+        [X] = {rows, f32 * (size_t)c->n_embd},
+        [Q] = {rows, f32 * heads * (size_t)c->head_dim},
+        [K] = {rows, f32 * kv},
+        [V] = {rows, latent ? 0 : f32 * kv},
+        [ATTENTION] = {rows, f32 * heads * (size_t)(latent ? c->latent.v : c->head_dim)},
+        [H] = {rows, f32 * (size_t)c->n_ff},
+        [Q_LATENT] = {rows, f32 * (size_t)c->latent.q_rank},
+        [ABSORBED] = {parts, f32 * absorbed},
+        [LATENTS] = {parts, f32 * absorbed},
+        [KEYS] = {parts, i32 * (size_t)c->indexer.top_k},
+        [EXPERTS] = {rows, i32 * (size_t)c->moe.n_used},
+        [EXPERT_WEIGHTS] = {rows, f32 * (size_t)c->moe.n_used},
+        [LOGITS] = {(size_t)max_out, f32 * (size_t)c->n_vocab},
+    };
     offsets[0] = 0;
     for (int i = 0; i < PART_COUNT; i++) {
-        size_t part, end;
-        if (!dse_mul_size(count[i], bytes[i], &part) || !dse_add_size(offsets[i], part, &end) ||
+        size_t bytes, end;
+        if (!dse_mul_size(part[i].count, part[i].bytes, &bytes) || !dse_add_size(offsets[i], bytes, &end) ||
             !dse_align_size(end, ALIGNMENT, &offsets[i + 1]))
             return false;
     }
@@ -70,6 +102,13 @@ enum dse_status dse_forward_init(struct dse_forward *forward, struct dse_model *
     forward->v = (float *)(base + offsets[V]);
     forward->attention = (float *)(base + offsets[ATTENTION]);
     forward->h = (float *)(base + offsets[H]);
+    forward->q_latent = (float *)(base + offsets[Q_LATENT]);
+    forward->absorbed = (float *)(base + offsets[ABSORBED]);
+    forward->latents = (float *)(base + offsets[LATENTS]);
+    const struct dse_config *config = &model->file->config;
+    forward->choice = (struct dse_key_choice){config->indexer.top_k, (int32_t *)(base + offsets[KEYS])};
+    forward->routes = (struct dse_routes){config->moe.n_used, (int32_t *)(base + offsets[EXPERTS]),
+                                          (float *)(base + offsets[EXPERT_WEIGHTS])};
     forward->logits = (float *)(base + offsets[LOGITS]);
     forward->rows = (struct dse_rows){.tokens = forward->tokens, .positions = forward->positions, .kv = forward->views};
     return DSE_OK;
@@ -102,6 +141,9 @@ void dse_forward_run(struct dse_forward *forward, const struct dse_kv_layout *la
     case DSE_ARCH_LLAMA:
     case DSE_ARCH_QWEN2:
     case DSE_ARCH_QWEN3: dse_forward_llama(forward, layout, 0, config->n_layers); break;
+    case DSE_ARCH_DEEPSEEK:
+    case DSE_ARCH_DEEPSEEK2:
+    case DSE_ARCH_DEEPSEEK32: dse_forward_deepseek(forward, layout, 0, config->n_layers); break;
     }
     pthread_mutex_unlock(&forward->model->device_lock);
 }

@@ -9,18 +9,25 @@
 #include "device/device.h"
 #include "engine/model.h"
 
+/* Rows whose absorbed queries exist at once. */
+#define DSE_LATENT_ROWS 128
+
 struct dse_forward {
     struct dse_model *model; /* borrowed */
     int max_rows, max_out;
-    int32_t *tokens, *positions; /* [max_rows] behind rows */
-    struct dse_kv_view *views;   /* [max_rows] */
-    struct dse_rows rows;        /* the step being formed */
-    float *x;                    /* [max_rows, D] residual stream */
-    float *q;                    /* [max_rows, H*d] */
-    float *k, *v;                /* [max_rows, K*d] */
-    float *attention;            /* [max_rows, H*d] */
-    float *h;                    /* [max_rows, F] */
-    float *logits;               /* [max_out, V] */
+    int32_t *tokens, *positions;  /* [max_rows] behind rows */
+    struct dse_kv_view *views;    /* [max_rows] */
+    struct dse_rows rows;         /* the step being formed */
+    float *x;                     /* [max_rows, D] residual stream */
+    float *q;                     /* [max_rows, H*d] */
+    float *k, *v;                 /* [max_rows, K*d]; latent attention: k [max_rows, R+rope] */
+    float *attention;             /* [max_rows, H*d]; latent attention: [max_rows, H*v] */
+    float *h;                     /* [max_rows, F] */
+    float *q_latent;              /* [max_rows, Rq] */
+    float *absorbed, *latents;    /* [DSE_LATENT_ROWS, H*R] */
+    struct dse_key_choice choice; /* of DSE_LATENT_ROWS rows */
+    struct dse_routes routes;     /* of max_rows rows */
+    float *logits;                /* [max_out, V] */
     void *memory;
     size_t memory_bytes;
 };
@@ -44,5 +51,9 @@ void dse_forward_logits(struct dse_forward *forward, const int32_t *row_index, i
 
 /* forward_llama.c: layers [layer_begin, layer_end) of llama, qwen2 and qwen3; embeds when it starts at layer 0. */
 void dse_forward_llama(struct dse_forward *forward, const struct dse_kv_layout *layout, int layer_begin, int layer_end);
+
+/* forward_deepseek.c: the same for deepseek, deepseek2 and deepseek32. */
+void dse_forward_deepseek(struct dse_forward *forward, const struct dse_kv_layout *layout, int layer_begin,
+                          int layer_end);
 
 #endif

@@ -135,11 +135,7 @@ enum dse_status dse_model_open(const char *path, const struct dse_model_options 
     model->n_samplable = config->n_vocab;
     if (model->tokenizer != NULL && dse_tokenizer_count(model->tokenizer) < (size_t)config->n_vocab)
         model->n_samplable = (int)dse_tokenizer_count(model->tokenizer);
-    model->kv_layout = (struct dse_kv_layout){.type = model->f32 ? DSE_KV_F32 : DSE_KV_F16,
-                                              .n_layers = config->n_layers,
-                                              .n_kv_heads = config->n_kv_heads,
-                                              .head_dim = config->head_dim};
-    dse_kv_layout_init(&model->kv_layout);
+    model->kv_layout = dse_kv_layout_of(config, model->f32 ? DSE_KV_F32 : DSE_KV_F16);
     describe(model);
     dse_gauge_set(DSE_GAUGE_WEIGHT_BYTES, (int64_t)model->info.file_bytes);
     *out = model;

@@ -1,0 +1,103 @@
+/* The forward pass of the DeepSeek family, in data-flow order: V1 (ordinary heads), V2, V3 (latent attention) and V3.2
+ * (an indexer chooses the keys); an FFN or a mixture of experts follows.
+ *
+ * n rows, D hidden, H heads, R latent rank, Rq query rank, F ffn, E experts. Latent attention runs in its absorbed form for
+ * every row, prompt or not, so that a token gets the same bits whichever way it came. Called by forward.c with the device
+ * locked; never allocates, never looks at which sequence a row belongs to.
+ *
+ * Formulas: DeepSeek-V2 report, 2024, section 2.1 and appendix C; DeepSeek-V3 report, 2024; DeepSeek-V3.2 report, 2025.
+ */
+#include "engine/forward.h"
+
+static struct dse_rows slice(const struct dse_rows *rows, int first, int n)
+{
+    return (struct dse_rows){n, rows->tokens + first, rows->positions + first, rows->kv + first};
+}
+
+/* x [n, D] += attention with one key and value per kv head in the cache */
+static void attend_heads(struct dse_forward *forward, const struct dse_kv_layout *layout, int l)
+{
+    struct dse_device *device = forward->model->device;
+    const struct dse_device_ops *ops = device->ops;
+    const struct dse_device_weights *weights = &forward->model->weights;
+    const struct dse_layer *layer = &weights->layers[l];
+    const struct dse_rows *rows = &forward->rows;
+
+    ops->qkv(device, weights->config, layer, forward->x, rows->n_rows, forward->q, forward->k, forward->v);
+    ops->rope_store(device, weights, l, layout, rows, forward->q, forward->k, forward->v);
+    ops->attention(device, weights->config, l, layout, rows, forward->q, forward->attention);
+    ops->project_add(device, &layer->o, forward->attention, rows->n_rows, forward->x);
+}
+
+/* x [n, D] += latent attention; the cache holds R + rope values a token */
+static void attend_latent(struct dse_forward *forward, const struct dse_kv_layout *layout, int l)
+{
+    struct dse_device *device = forward->model->device;
+    const struct dse_device_ops *ops = device->ops;
+    const struct dse_device_weights *weights = &forward->model->weights;
+    const struct dse_config *config = weights->config;
+    const struct dse_layer *layer = &weights->layers[l];
+    const int n = forward->rows.n_rows;
+    const size_t heads = (size_t)config->n_heads, d = (size_t)config->head_dim, v = (size_t)config->latent.v;
+
+    /* q [n, H*(nope+rope)], k = [latent | shared rotated key] [n, R+rope] */
+    ops->latent_qkv(device, config, layer, forward->x, n, forward->q_latent, forward->q, forward->k);
+    /* norm of the latent, rope; both parts go to the blocks of the row's sequence */
+    ops->latent_store(device, weights, l, layout, &forward->rows, forward->q, forward->k);
+
+    /* H*R values a row are many times the rest: a part of the rows at a time */
+    for (int first = 0; first < n; first += DSE_LATENT_ROWS) {
+        const int m = n - first < DSE_LATENT_ROWS ? n - first : DSE_LATENT_ROWS;
+        const struct dse_rows rows = slice(&forward->rows, first, m);
+        const float *q = forward->q + (size_t)first * heads * d;
+        const struct dse_key_choice *choice = NULL;
+        if (config->indexer.n_heads > 0) {
+            /* the index keys of the rows into the cache, and which keys each row attends to */
+            ops->index_keys(device, weights, l, layout, &rows, forward->x + (size_t)first * (size_t)config->n_embd,
+                            forward->q_latent + (size_t)first * (size_t)config->latent.q_rank, &forward->choice);
+            choice = &forward->choice;
+        }
+        /* [m, H, R] = the K part of kv_b, transposed, times the nope part of q */
+        ops->head_project(device, &layer->k_b, q, d, m, forward->absorbed);
+        /* [m, H, R]: softmax(scale * q·k) over the latents */
+        ops->latent_attention(device, config, l, layout, &rows, q, forward->absorbed, choice, forward->latents);
+        /* [m, H*v] = the V part of kv_b times that */
+        ops->head_project(device, &layer->v_b, forward->latents, (size_t)config->latent.kv_rank, m,
+                          forward->attention + (size_t)first * heads * v);
+    }
+    ops->project_add(device, &layer->o, forward->attention, n, forward->x);
+}
+
+/* x [n, D] += the chosen experts and the shared ones, or the dense FFN of the first layers */
+static void feed_forward(struct dse_forward *forward, int l)
+{
+    struct dse_device *device = forward->model->device;
+    const struct dse_device_ops *ops = device->ops;
+    const struct dse_config *config = forward->model->weights.config;
+    const struct dse_layer *layer = &forward->model->weights.layers[l];
+    const int n = forward->rows.n_rows;
+
+    if (dse_layer_is_moe(config, l)) {
+        ops->route(device, config, layer, forward->x, n, &forward->routes);
+        ops->moe(device, config, layer, &forward->routes, n, forward->x);
+    } else {
+        ops->ffn_up(device, config, layer, forward->x, n, forward->h);
+        ops->project_add(device, &layer->down, forward->h, n, forward->x);
+    }
+}
+
+void dse_forward_deepseek(struct dse_forward *forward, const struct dse_kv_layout *layout, int layer_begin,
+                          int layer_end)
+{
+    struct dse_device *device = forward->model->device;
+    const struct dse_device_weights *weights = &forward->model->weights;
+
+    if (layer_begin == 0) device->ops->embed(device, weights->token_embd, &forward->rows, forward->x);
+    for (int l = layer_begin; l < layer_end; l++) {
+        if (weights->config->latent.kv_rank > 0)
+            attend_latent(forward, layout, l);
+        else
+            attend_heads(forward, layout, l);
+        feed_forward(forward, l);
+    }
+}
