@@ -16,6 +16,8 @@ static const struct dse_device_ops cpu_ops = {
     .attention = dse_cpu_attention,
     .project_add = dse_cpu_project_add,
     .ffn_up = dse_cpu_ffn_up,
+    .route = dse_cpu_route,
+    .moe = dse_cpu_moe,
     .logits = dse_cpu_logits,
 };
 

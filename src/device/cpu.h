@@ -18,14 +18,38 @@
 
 /* One thread's memory. */
 struct cpu_thread {
-    float *normed;    /* [CPU_PRIVATE_ROWS][widest input] */
-    void *activation; /* of CPU_PRIVATE_ROWS rows, widest input */
-    float *up;        /* [CPU_CHUNK_ROWS][CPU_CHUNK_PANELS * 16] */
-    float *q;         /* [DSE_ATTENTION_COLUMNS][width] */
-    float *scores;    /* [DSE_ATTENTION_COLUMNS][DSE_ATTENTION_SCORES] */
-    float *block;     /* [32][width] */
-    float *m, *l, *o; /* a partial result: [columns], [columns], [columns][width] */
-    float *k_head;    /* [d] a key on its way into the cache */
+    float *normed;     /* [CPU_PRIVATE_ROWS][widest input] */
+    void *activation;  /* of CPU_PRIVATE_ROWS rows, widest input */
+    float *up;         /* [CPU_CHUNK_ROWS][CPU_CHUNK_PANELS * 16] */
+    float *q;          /* [DSE_ATTENTION_COLUMNS][width] */
+    float *scores;     /* [DSE_ATTENTION_COLUMNS][DSE_ATTENTION_SCORES] */
+    float *block;      /* [32][width] */
+    float *m, *l, *o;  /* a partial result: [columns], [columns], [columns][width] */
+    float *k_head;     /* [d] a key on its way into the cache */
+    float *gathered;   /* mixture of experts: [CPU_MOE_ROWS][D] rows of one expert, */
+    void *gathered_s8; /* their s8 form, */
+    float *expert;     /* and [CPU_MOE_ROWS][CPU_MOE_PANELS * 16] results */
+};
+
+/* Rows of an expert, and panels of its matrices, that are computed in one go. */
+#define CPU_MOE_ROWS   48
+#define CPU_MOE_PANELS 16
+
+/* A row that chose an expert, and the factor on what the expert makes of it. */
+struct cpu_slot {
+    int32_t row;
+    float weight;
+};
+
+/* Mixture of experts; E experts, k used. */
+struct cpu_moe {
+    float *logits;               /* [max_rows][E] of the router */
+    size_t *first_slot;          /* [E + 2] slots of expert e: [first_slot[e], first_slot[e + 1]) */
+    int32_t *active;             /* [E] experts that have slots, ascending */
+    int n_active;                /* of the call that runs */
+    struct cpu_slot *slots;      /* [max_rows * k] sorted by expert, then row */
+    float *hidden, *shared;      /* [max_rows * k][F], [max_rows][S*F] between up and down */
+    void *hidden_s8, *shared_s8; /* their s8 form */
 };
 
 /* Query rows of one sequence that are computed together, as DSE_ATTENTION_COLUMNS allows. */
@@ -45,6 +69,7 @@ struct cpu_state {
     void *activation;           /* of max_rows rows */
     size_t widest;              /* columns of the widest input of a matrix */
     struct cpu_tile *tiles;     /* [max_rows] */
+    struct cpu_moe moe;
     /* Partial and running attention results that threads exchange: [slots][columns * (2 + width)]. */
     float *slots, *running;
     size_t n_slots, slot_floats;
@@ -73,6 +98,14 @@ void dse_cpu_ffn_up(struct dse_device *device, const struct dse_config *config, 
                     const float *x, int n_rows, float *h);
 void dse_cpu_logits(struct dse_device *device, const struct dse_device_weights *weights, const float *x,
                     const int32_t *row_index, int n_out, float *logits);
+
+/* cpu_route.c */
+void dse_cpu_route(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
+                   const float *x, int n_rows, struct dse_routes *routes);
+
+/* cpu_moe.c */
+void dse_cpu_moe(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
+                 const struct dse_routes *routes, int n_rows, float *x);
 
 /* cpu_rope.c */
 void dse_cpu_rope_store(struct dse_device *device, const struct dse_device_weights *weights, int layer,

@@ -25,8 +25,10 @@ static void *carve(struct carver *carver, size_t count, size_t size)
     return at;
 }
 
-static void carve_thread(struct carver *carver, struct cpu_thread *thread, size_t widest, size_t width)
+static void carve_thread(struct carver *carver, struct cpu_thread *thread, const struct dse_config *config,
+                         size_t widest, size_t width)
 {
+    const size_t moe_rows = config->moe.n_experts > 0 ? CPU_MOE_ROWS : 0, embd = (size_t)config->n_embd;
     struct cpu_thread t;
     t.normed = carve(carver, CPU_PRIVATE_ROWS * widest, sizeof(float));
     t.activation = carve(carver, dse_activation_bytes(CPU_PRIVATE_ROWS, widest), 1);
@@ -38,7 +40,25 @@ static void carve_thread(struct carver *carver, struct cpu_thread *thread, size_
     t.l = carve(carver, DSE_ATTENTION_COLUMNS, sizeof(float));
     t.o = carve(carver, DSE_ATTENTION_COLUMNS * width, sizeof(float));
     t.k_head = carve(carver, width, sizeof(float));
+    t.gathered = carve(carver, moe_rows * embd, sizeof(float));
+    t.gathered_s8 = carve(carver, dse_activation_bytes(moe_rows, embd), 1);
+    t.expert = carve(carver, moe_rows * CPU_MOE_PANELS * DSE_PANEL_ROWS, sizeof(float));
     if (thread != NULL) *thread = t;
+}
+
+static void carve_moe(struct carver *carver, struct cpu_moe *moe, const struct dse_moe_config *config, size_t rows)
+{
+    const size_t experts = (size_t)config->n_experts, slots = rows * (size_t)config->n_used;
+    const size_t ff = (size_t)config->n_ff, shared = ff * (size_t)config->n_shared;
+    if (experts == 0) return;
+    moe->logits = carve(carver, rows, experts * sizeof(float));
+    moe->first_slot = carve(carver, experts + 2, sizeof *moe->first_slot);
+    moe->active = carve(carver, experts, sizeof *moe->active);
+    moe->slots = carve(carver, slots, sizeof *moe->slots);
+    moe->hidden = carve(carver, slots, ff * sizeof(float));
+    moe->hidden_s8 = carve(carver, dse_activation_bytes(slots, ff), 1);
+    moe->shared = carve(carver, rows, shared * sizeof(float));
+    moe->shared_s8 = carve(carver, dse_activation_bytes(rows, shared), 1);
 }
 
 /* Fills the pointers of state from base (or leaves them NULL with base NULL) and returns the bytes. */
@@ -54,11 +74,12 @@ static size_t plan(struct cpu_state *state, const struct dse_config *config, int
     state->widest = widest;
     state->threads = carve(&carver, (size_t)n_threads, sizeof *state->threads);
     for (int i = 0; i < n_threads; i++)
-        carve_thread(&carver, state->threads != NULL ? &state->threads[i] : NULL, widest, width);
+        carve_thread(&carver, state->threads != NULL ? &state->threads[i] : NULL, config, widest, width);
     size_t normed;
     if (!dse_mul_size(rows, (size_t)config->n_embd, &normed)) return SIZE_MAX;
     state->normed = carve(&carver, normed, sizeof(float));
     state->activation = carve(&carver, dse_activation_bytes(rows, widest), 1);
+    carve_moe(&carver, &state->moe, &config->moe, rows);
     state->tiles = carve(&carver, rows, sizeof *state->tiles);
     state->slot_floats = DSE_ATTENTION_COLUMNS * (2 + width);
     state->n_slots = (size_t)n_threads * CPU_ATTENTION_SLOTS;
