@@ -5,60 +5,20 @@
  * Many rows (prefill): threads prepare shares of the rows, meet once, then take units of rows x panels from a counter.
  * Either way an output element is one dse_matmul sum over one prepared row: the same bits.
  */
-#include <stdatomic.h>
 #include <string.h>
 
-#include "device/cpu.h"
-
-struct product {
-    const struct dse_matrix *w;
-    const float *bias;
-    float *y; /* [n_rows][w->rows] */
-};
-
-/* One op: up to three matrices that share their input. */
-struct job {
-    struct cpu_state *state;
-    struct dse_pool *pool;
-    const float *x;           /* [.][cols] */
-    const int32_t *row_index; /* which rows of x, NULL: 0, 1, 2 … */
-    size_t n_rows, cols;
-    const float *norm; /* RMS norm weights, or NULL: x is used as it is */
-    float eps;
-    struct product products[3];
-    int n_products;
-    bool add;   /* y += */
-    bool gated; /* products are gate and up: y of gate = silu(gate) * up */
-    bool uses_s8;
-    size_t n_panels; /* over all products; gated: of one of the two */
-    atomic_size_t next;
-};
-
-static size_t panels_of(const struct dse_matrix *w)
-{
-    return (w->rows + DSE_PANEL_ROWS - 1) / DSE_PANEL_ROWS;
-}
-
-static struct dse_activation act_from(const struct dse_activation *act, size_t cols, size_t row)
-{
-    size_t blocks = cols / DSE_ACT_BLOCK;
-    return (struct dse_activation){.x = act->x + row * act->stride,
-                                   .stride = act->stride,
-                                   .values = act->values + row * cols,
-                                   .scales = act->scales + row * blocks,
-                                   .sums = act->sums + row * blocks,
-                                   .half_sums = act->half_sums + row * 2 * blocks};
-}
+#include "device/cpu_product.h"
 
 /* Where the prepared rows of a job go: x, stride and the s8 arrays. */
-static struct dse_activation place(const struct job *job, float *normed, void *memory, size_t n_rows)
+static struct dse_activation place(const struct cpu_product_job *job, float *normed, void *memory, size_t n_rows)
 {
     struct dse_activation act = {.x = job->norm != NULL ? normed : job->x, .stride = job->cols};
     dse_activation_place(&act, memory, n_rows, job->cols);
     return act;
 }
 
-static void prepare(const struct job *job, struct dse_activation *act, float *normed, size_t begin, size_t end)
+static void prepare(const struct cpu_product_job *job, struct dse_activation *act, float *normed, size_t begin,
+                    size_t end)
 {
     for (size_t m = begin; m < end; m++) {
         size_t row = job->row_index != NULL ? (size_t)job->row_index[m] : m;
@@ -70,8 +30,8 @@ static void prepare(const struct job *job, struct dse_activation *act, float *no
 }
 
 /* silu(gate) * up for panels [begin, end) of n rows starting at row first; act starts at that row. */
-static void run_gated(const struct job *job, const struct dse_activation *act, size_t first, size_t n, size_t begin,
-                      size_t end, float *up)
+static void run_gated(const struct cpu_product_job *job, const struct dse_activation *act, size_t first, size_t n,
+                      size_t begin, size_t end, float *up)
 {
     const struct dse_matrix *gate = job->products[0].w;
     for (size_t panel = begin; panel < end; panel += CPU_CHUNK_PANELS) {
@@ -92,18 +52,18 @@ static void run_gated(const struct job *job, const struct dse_activation *act, s
 }
 
 /* Panels [begin, end), counted over all products. */
-static void run_panels(const struct job *job, const struct dse_activation *act, size_t first, size_t n, size_t begin,
-                       size_t end, float *up)
+static void run_panels(const struct cpu_product_job *job, const struct dse_activation *act, size_t first, size_t n,
+                       size_t begin, size_t end, float *up)
 {
-    struct dse_activation rows = act_from(act, job->cols, first);
+    struct dse_activation rows = cpu_activation_from(act, job->cols, first);
     if (job->gated) {
         run_gated(job, &rows, first, n, begin, end, up);
         return;
     }
     size_t offset = 0;
     for (int i = 0; i < job->n_products; i++) {
-        const struct product *p = &job->products[i];
-        size_t panels = panels_of(p->w);
+        const struct cpu_product *p = &job->products[i];
+        size_t panels = cpu_panels_of(p->w);
         size_t b = begin > offset ? begin - offset : 0, e = end > offset ? end - offset : 0;
         if (e > panels) e = panels;
         if (b < e) {
@@ -117,7 +77,7 @@ static void run_panels(const struct job *job, const struct dse_activation *act, 
 
 static void run_few_rows(void *context, int thread, int n_threads)
 {
-    struct job *job = context;
+    struct cpu_product_job *job = context;
     struct cpu_thread *own = &job->state->threads[thread];
     size_t begin, end;
     dse_split(job->n_panels, 1, thread, n_threads, &begin, &end);
@@ -129,7 +89,7 @@ static void run_few_rows(void *context, int thread, int n_threads)
 
 static void run_many_rows(void *context, int thread, int n_threads)
 {
-    struct job *job = context;
+    struct cpu_product_job *job = context;
     struct cpu_state *state = job->state;
     struct dse_activation act = place(job, state->normed, state->activation, job->n_rows);
     if (job->norm != NULL || job->uses_s8) {
@@ -150,7 +110,7 @@ static void run_many_rows(void *context, int thread, int n_threads)
     }
 }
 
-static void run(struct dse_device *device, struct job *job)
+void dse_cpu_run_products(struct dse_device *device, struct cpu_product_job *job)
 {
     if (job->n_rows == 0) return;
     job->state = device->state;
@@ -158,7 +118,7 @@ static void run(struct dse_device *device, struct job *job)
     job->cols = job->products[0].w->cols;
     for (int i = 0; i < job->n_products; i++) {
         if (dse_layout_uses_s8(job->products[i].w->layout)) job->uses_s8 = true;
-        if (i == 0 || !job->gated) job->n_panels += panels_of(job->products[i].w);
+        if (i == 0 || !job->gated) job->n_panels += cpu_panels_of(job->products[i].w);
     }
     dse_pool_run(device->pool, job->n_rows <= CPU_PRIVATE_ROWS ? run_few_rows : run_many_rows, job);
 }
@@ -166,33 +126,34 @@ static void run(struct dse_device *device, struct job *job)
 void dse_cpu_qkv(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
                  const float *x, int n_rows, float *q, float *k, float *v)
 {
-    struct job job = {
+    struct cpu_product_job job = {
         .x = x,
         .n_rows = (size_t)n_rows,
         .norm = layer->attn_norm,
         .eps = config->rms_eps,
         .products = {{&layer->q, layer->q_bias, q}, {&layer->k, layer->k_bias, k}, {&layer->v, layer->v_bias, v}},
         .n_products = 3};
-    run(device, &job);
+    dse_cpu_run_products(device, &job);
 }
 
 void dse_cpu_project_add(struct dse_device *device, const struct dse_matrix *w, const float *in, int n_rows, float *x)
 {
-    struct job job = {.x = in, .n_rows = (size_t)n_rows, .products = {{w, NULL, x}}, .n_products = 1, .add = true};
-    run(device, &job);
+    struct cpu_product_job job = {
+        .x = in, .n_rows = (size_t)n_rows, .products = {{w, NULL, x}}, .n_products = 1, .add = true};
+    dse_cpu_run_products(device, &job);
 }
 
 void dse_cpu_ffn_up(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
                     const float *x, int n_rows, float *h)
 {
-    struct job job = {.x = x,
-                      .n_rows = (size_t)n_rows,
-                      .norm = layer->ffn_norm,
-                      .eps = config->rms_eps,
-                      .products = {{&layer->gate, NULL, h}, {&layer->up, NULL, NULL}},
-                      .n_products = 2,
-                      .gated = true};
-    run(device, &job);
+    struct cpu_product_job job = {.x = x,
+                                  .n_rows = (size_t)n_rows,
+                                  .norm = layer->ffn_norm,
+                                  .eps = config->rms_eps,
+                                  .products = {{&layer->gate, NULL, h}, {&layer->up, NULL, NULL}},
+                                  .n_products = 2,
+                                  .gated = true};
+    dse_cpu_run_products(device, &job);
 }
 
 void dse_cpu_logits(struct dse_device *device, const struct dse_device_weights *weights, const float *x,
@@ -201,14 +162,15 @@ void dse_cpu_logits(struct dse_device *device, const struct dse_device_weights *
     struct cpu_state *state = device->state;
     for (int done = 0; done < n_out; done += state->max_rows) {
         int n = n_out - done < state->max_rows ? n_out - done : state->max_rows;
-        struct job job = {.x = x,
-                          .row_index = row_index + done,
-                          .n_rows = (size_t)n,
-                          .norm = weights->output_norm,
-                          .eps = weights->config->rms_eps,
-                          .products = {{&weights->output, NULL, logits + (size_t)done * weights->output.rows}},
-                          .n_products = 1};
-        run(device, &job);
+        struct cpu_product_job job = {
+            .x = x,
+            .row_index = row_index + done,
+            .n_rows = (size_t)n,
+            .norm = weights->output_norm,
+            .eps = weights->config->rms_eps,
+            .products = {{&weights->output, NULL, logits + (size_t)done * weights->output.rows}},
+            .n_products = 1};
+        dse_cpu_run_products(device, &job);
     }
 }
 
