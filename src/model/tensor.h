@@ -12,8 +12,6 @@
 /* shape is in row-major order as Hugging Face writes it (a Linear is [out, in]); a GGUF header lists it reversed.
  * Rows (the last dimension) are whole blocks of the type. data is borrowed from the file's map and was checked to lie
  * inside it. */
-#define DSE_F8_BLOCK 128
-
 struct dse_tensor {
     const char *name;
     enum dse_type type;

@@ -3,6 +3,7 @@
  * Bit-exact by construction: products are formed in the order of the format's definition (scale times sub-scale first)
  * and never contracted. Sources may have any alignment. Callers pass whole blocks whose bytes were checked before.
  */
+#include "quant/fp8.h"
 #include "quant/types.h"
 
 #include <string.h>
@@ -164,6 +165,11 @@ static void decode_bf16(const uint8_t *b, float *y)
     *y = dse_bf16_to_f32((uint16_t)(b[0] | b[1] << 8));
 }
 
+static void decode_f8_e4m3(const uint8_t *b, float *y)
+{
+    *y = dse_f8_e4m3_to_f32(*b);
+}
+
 static void decode_f64(const uint8_t *b, float *y)
 {
     double value;
@@ -179,6 +185,7 @@ void dse_type_decode(enum dse_type type, const void *source, float *out, size_t 
     case DSE_TYPE_F16: decode = decode_f16; break;
     case DSE_TYPE_BF16: decode = decode_bf16; break;
     case DSE_TYPE_F64: decode = decode_f64; break;
+    case DSE_TYPE_F8_E4M3: decode = decode_f8_e4m3; break;
     case DSE_TYPE_Q4_0: decode = decode_q4_0; break;
     case DSE_TYPE_Q4_1: decode = decode_q4_1; break;
     case DSE_TYPE_Q5_0: decode = decode_q5_0; break;

@@ -26,8 +26,11 @@ static const struct dse_type_info types[N_TYPES] = {
     [DSE_TYPE_F64] = {"f64", 1, 8, true},         [DSE_TYPE_BF16] = {"bf16", 1, 2, true},
 };
 
+static const struct dse_type_info f8_e4m3 = {"f8_e4m3", 1, 1, true};
+
 const struct dse_type_info *dse_type_info(uint32_t type)
 {
+    if (type == DSE_TYPE_F8_E4M3) return &f8_e4m3;
     if (type >= N_TYPES || types[type].name == NULL) return NULL;
     return &types[type];
 }

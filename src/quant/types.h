@@ -45,10 +45,13 @@ struct dse_type_info {
     bool decodable; /* dse_type_decode can turn it into f32 */
 };
 
+/* Side of the square of weights that share a scale in F8_E4M3 matrices. */
+#define DSE_F8_BLOCK 128
+
 /* NULL for a number we do not know. */
 const struct dse_type_info *dse_type_info(uint32_t type);
 
-/* elements is a multiple of the block size. */
+/* elements is a multiple of the block size. F8_E4M3 comes without the scale of its block: see quant/fp8.h. */
 void dse_type_decode(enum dse_type type, const void *source, float *out, size_t elements);
 
 /* Bytes of a row of `elements`; false on overflow or if elements is not a whole number of blocks. */
