@@ -9,23 +9,18 @@
 #include "base/checked.h"
 #include "base/log.h"
 #include "device/cpu.h"
+#include "device/cpu_pack.h"
 #include "device/pack_cache.h"
 
 /* Matrices begin at a multiple of this. */
 #define MATRIX_ALIGN 256
-#define PACK_ROWS    256 /* of one unit of packing work */
 
 /* What dse_device_weights.storage points to. */
 struct storage {
     void *pages;
     struct pack_map map;
     float *vectors;
-};
-
-/* One matrix to pack and where its description goes. */
-struct source {
-    const struct dse_tensor *tensor;
-    struct dse_matrix *matrix;
+    struct dse_expert *experts; /* of all layers */
 };
 
 struct loader {
@@ -33,10 +28,12 @@ struct loader {
     bool f32;
     struct dse_device_weights *out;
     struct storage *storage;
-    struct source *sources;     /* in the order of use */
+    struct cpu_source *sources; /* [n] in the order of use; NULL while they are only counted */
     struct pack_entry *entries; /* [n] */
     size_t n, n_units;
     struct dse_pool *pool;
+    float *scratch; /* [n_threads][scratch_floats] */
+    size_t scratch_floats;
     uint8_t *data;
     atomic_size_t next;
 };
@@ -89,6 +86,11 @@ static const float *walk_vectors(const struct dse_model_file *file, struct dse_d
         layer->v_bias = take_vector(walk, t->v_bias);
         layer->q_norm = take_vector(walk, t->q_norm);
         layer->k_norm = take_vector(walk, t->k_norm);
+        layer->q_a_norm = take_vector(walk, t->q_a_norm);
+        layer->kv_a_norm = take_vector(walk, t->kv_a_norm);
+        layer->index_k_norm = take_vector(walk, t->indexer.k_norm);
+        layer->index_k_norm_bias = take_vector(walk, t->indexer.k_norm_bias);
+        layer->router_bias = take_vector(walk, t->router_bias);
     }
     out->output_norm = take_vector(walk, file->output_norm);
     return take_vector(walk, file->rope_divisors);
@@ -116,64 +118,164 @@ static enum dse_status load_vectors(struct loader *loader, struct dse_error *err
 
 /* ---- matrices ---------------------------------------------------------------------------------------------------- */
 
-static enum dse_status plan_matrices(struct loader *loader, struct pack_plan *plan, struct dse_error *err)
+static void add(struct loader *loader, struct cpu_source source, bool f32)
+{
+    if (source.tensor == NULL) return;
+    source.layout = cpu_source_layout(&source, f32);
+    if (loader->sources != NULL) loader->sources[loader->n] = source;
+    loader->n++;
+}
+
+static void add_matrix(struct loader *loader, const struct dse_tensor *tensor, struct dse_matrix *matrix)
+{
+    add(loader, (struct cpu_source){.tensor = tensor, .matrix = matrix}, loader->f32);
+}
+
+/* One matrix per head out of `group_rows` rows a head. */
+static void add_heads(struct loader *loader, const struct dse_tensor *tensor, struct dse_head_matrix *heads,
+                      size_t group_rows, size_t first_row, size_t n_rows, bool transposed)
+{
+    heads->n_heads = loader->file->config.n_heads;
+    add(loader,
+        (struct cpu_source){.tensor = tensor,
+                            .matrix = &heads->head,
+                            .head_bytes = &heads->head_bytes,
+                            .n_heads = (size_t)heads->n_heads,
+                            .group_rows = group_rows,
+                            .first_row = first_row,
+                            .n_rows = n_rows,
+                            .transposed = transposed},
+        loader->f32);
+}
+
+static void add_latent(struct loader *loader, const struct dse_layer_tensors *t, struct dse_layer *layer)
+{
+    const struct dse_latent_config *latent = &loader->file->config.latent;
+    const size_t nope = (size_t)latent->nope, v = (size_t)latent->v, rank = (size_t)latent->kv_rank;
+    add_matrix(loader, t->q_a, &layer->q_a);
+    add_matrix(loader, t->q_b, &layer->q_b);
+    add_matrix(loader, t->kv_a, &layer->kv_a);
+    if (t->kv_b.joined != NULL) {
+        add_heads(loader, t->kv_b.joined, &layer->k_b, nope + v, 0, nope, true);
+        add_heads(loader, t->kv_b.joined, &layer->v_b, nope + v, nope, v, false);
+    } else {
+        add_heads(loader, t->kv_b.k_b, &layer->k_b, rank, 0, rank, false);
+        add_heads(loader, t->kv_b.v_b, &layer->v_b, v, 0, v, false);
+    }
+    add_matrix(loader, t->indexer.q_b, &layer->index_q);
+    add_matrix(loader, t->indexer.k, &layer->index_k);
+    add_matrix(loader, t->indexer.weights, &layer->index_weights);
+}
+
+static void add_experts(struct loader *loader, const struct dse_layer_tensors *t, struct dse_layer *layer)
+{
+    /* routing decides which experts run: never quantized activations */
+    add(loader, (struct cpu_source){.tensor = t->router, .matrix = &layer->router}, true);
+    for (int e = 0; e < loader->file->config.moe.n_experts; e++) {
+        add_matrix(loader, &t->experts[e].gate, &layer->experts[e].gate);
+        add_matrix(loader, &t->experts[e].up, &layer->experts[e].up);
+        add_matrix(loader, &t->experts[e].down, &layer->experts[e].down);
+    }
+    add_matrix(loader, t->shared_gate, &layer->shared.gate);
+    add_matrix(loader, t->shared_up, &layer->shared.up);
+    add_matrix(loader, t->shared_down, &layer->shared.down);
+}
+
+/* Every matrix of the model; what a layer does not have is NULL. */
+static void add_all(struct loader *loader)
 {
     const struct dse_model_file *file = loader->file;
-    loader->n = (size_t)file->config.n_layers * 7 + 1;
+    loader->n = 0;
+    for (int i = 0; i < file->config.n_layers; i++) {
+        const struct dse_layer_tensors *t = &file->layers[i];
+        struct dse_layer *layer = &loader->out->layers[i];
+        add_matrix(loader, t->q, &layer->q);
+        add_matrix(loader, t->k, &layer->k);
+        add_matrix(loader, t->v, &layer->v);
+        if (file->config.latent.kv_rank > 0) add_latent(loader, t, layer);
+        add_matrix(loader, t->o, &layer->o);
+        add_matrix(loader, t->gate, &layer->gate);
+        add_matrix(loader, t->up, &layer->up);
+        add_matrix(loader, t->down, &layer->down);
+        if (t->experts != NULL) add_experts(loader, t, layer);
+    }
+    add_matrix(loader, file->output, &loader->out->output);
+}
+
+static enum dse_status allocate_experts(struct loader *loader, struct dse_error *err)
+{
+    const struct dse_config *config = &loader->file->config;
+    const size_t experts = (size_t)config->moe.n_experts;
+    size_t n = 0;
+    for (int i = 0; i < config->n_layers; i++)
+        if (loader->file->layers[i].experts != NULL) n += experts;
+    if (n == 0) return DSE_OK;
+    loader->storage->experts = dse_calloc(DSE_MEM_MODEL, n, sizeof *loader->storage->experts);
+    if (loader->storage->experts == NULL) return dse_fail_memory(err, n * sizeof(struct dse_expert), "the experts");
+    struct dse_expert *next = loader->storage->experts;
+    for (int i = 0; i < config->n_layers; i++) {
+        if (loader->file->layers[i].experts == NULL) continue;
+        loader->out->layers[i].experts = next;
+        next += experts;
+    }
+    return DSE_OK;
+}
+
+static enum dse_status plan_matrices(struct loader *loader, struct pack_plan *plan, struct dse_error *err)
+{
+    enum dse_status status = allocate_experts(loader, err);
+    if (status != DSE_OK) return status;
+    add_all(loader);
     loader->sources = dse_calloc(DSE_MEM_MODEL, loader->n, sizeof *loader->sources);
     loader->entries = dse_calloc(DSE_MEM_MODEL, loader->n, sizeof *loader->entries);
     if (loader->sources == NULL || loader->entries == NULL)
         return dse_fail_memory(err, loader->n * sizeof *loader->entries, "the table of matrices");
-    size_t n = 0, bytes = 0;
-    for (int i = 0; i < file->config.n_layers; i++) {
-        const struct dse_layer_tensors *t = &file->layers[i];
-        struct dse_layer *layer = &loader->out->layers[i];
-        const struct source of_layer[7] = {{t->q, &layer->q},      {t->k, &layer->k},       {t->v, &layer->v},
-                                           {t->o, &layer->o},      {t->gate, &layer->gate}, {t->up, &layer->up},
-                                           {t->down, &layer->down}};
-        memcpy(loader->sources + n, of_layer, sizeof of_layer);
-        n += 7;
-    }
-    loader->sources[n] = (struct source){file->output, &loader->out->output};
+    add_all(loader);
+    size_t bytes = 0;
     for (size_t i = 0; i < loader->n; i++) {
-        const struct dse_tensor *tensor = loader->sources[i].tensor;
-        enum dse_status status = check_decodable(tensor, err);
+        const struct cpu_source *source = &loader->sources[i];
+        const struct dse_tensor *tensor = source->tensor;
+        status = check_decodable(tensor, err);
         if (status != DSE_OK) return status;
-        enum dse_layout layout = dse_matrix_layout(tensor->type, tensor->shape[1], loader->f32);
+        struct cpu_packed_shape shape;
         size_t size, offset;
-        if (!dse_matrix_packed_bytes(layout, tensor->shape[0], tensor->shape[1], &size) ||
+        if (!cpu_source_shape(source, &shape) || !dse_mul_size(shape.matrix_bytes, shape.n_matrices, &size) ||
             !dse_align_size(bytes, MATRIX_ALIGN, &offset) || !dse_add_size(offset, size, &bytes))
             return dse_fail_at(err, DSE_ERR_UNSUPPORTED, tensor->name, -1, "tensor %.100s [%zu, %zu] cannot be packed",
                                tensor->name, tensor->shape[0], tensor->shape[1]);
-        loader->entries[i] = (struct pack_entry){.layout = (uint32_t)layout,
+        loader->entries[i] = (struct pack_entry){.layout = (uint32_t)source->layout,
                                                  .source_type = (uint32_t)tensor->type,
-                                                 .rows = tensor->shape[0],
-                                                 .cols = tensor->shape[1],
+                                                 .rows = shape.rows * shape.n_matrices,
+                                                 .cols = shape.cols,
                                                  .offset = offset,
                                                  .bytes = size};
-        loader->n_units += (tensor->shape[0] + PACK_ROWS - 1) / PACK_ROWS;
+        loader->n_units += cpu_source_units(source);
+        size_t scratch = cpu_source_scratch(source);
+        if (scratch > loader->scratch_floats) loader->scratch_floats = scratch;
     }
     *plan = (struct pack_plan){loader->entries, loader->n, bytes};
-    return DSE_OK;
+    if (loader->scratch_floats == 0) return DSE_OK;
+    size_t floats;
+    if (dse_mul_size(loader->scratch_floats, (size_t)dse_pool_threads(loader->pool), &floats) &&
+        dse_mul_size(floats, sizeof(float), &floats))
+        loader->scratch = dse_alloc_pages(DSE_MEM_MODEL, floats);
+    return loader->scratch != NULL ? DSE_OK : dse_fail_memory(err, floats, "packing");
 }
 
 static void run_pack(void *context, int thread, int n_threads)
 {
+    (void)n_threads;
     struct loader *loader = context;
-    size_t entry = 0, first_unit = 0; /* units ascend, so the search goes on where it was */
+    float *scratch = loader->scratch != NULL ? loader->scratch + (size_t)thread * loader->scratch_floats : NULL;
+    size_t i = 0, first_unit = 0; /* units ascend, so the search goes on where it was */
     for (;;) {
         size_t unit = atomic_fetch_add_explicit(&loader->next, 1, memory_order_relaxed), units;
         if (unit >= loader->n_units) return;
-        while (units = (loader->entries[entry].rows + PACK_ROWS - 1) / PACK_ROWS, unit >= first_unit + units) {
+        while (units = cpu_source_units(&loader->sources[i]), unit >= first_unit + units) {
             first_unit += units;
-            entry++;
+            i++;
         }
-        const struct pack_entry *e = &loader->entries[entry];
-        const struct dse_tensor *tensor = loader->sources[entry].tensor;
-        size_t begin = (unit - first_unit) * PACK_ROWS;
-        size_t end = e->rows - begin < PACK_ROWS ? e->rows : begin + PACK_ROWS;
-        dse_matrix_pack(tensor->type, tensor->data, e->cols, begin, end, (enum dse_layout)e->layout,
-                        loader->data + e->offset, begin);
+        cpu_source_pack(&loader->sources[i], unit - first_unit, scratch, loader->data + loader->entries[i].offset);
     }
 }
 
@@ -212,14 +314,16 @@ static enum dse_status load_matrices(struct loader *loader, const char *folder, 
     }
     loader->out->storage_bytes = plan.data_bytes;
     for (size_t i = 0; i < loader->n; i++) {
-        const struct pack_entry *e = &loader->entries[i];
-        size_t panels = (e->rows + DSE_PANEL_ROWS - 1) / DSE_PANEL_ROWS;
-        *loader->sources[i].matrix = (struct dse_matrix){.layout = (enum dse_layout)e->layout,
-                                                         .source_type = (enum dse_type)e->source_type,
-                                                         .rows = e->rows,
-                                                         .cols = e->cols,
-                                                         .data = data + e->offset,
-                                                         .panel_bytes = e->bytes / panels};
+        const struct cpu_source *source = &loader->sources[i];
+        struct cpu_packed_shape shape;
+        if (!cpu_source_shape(source, &shape)) continue; /* it was planned: never */
+        *source->matrix = (struct dse_matrix){.layout = source->layout,
+                                              .source_type = source->tensor->type,
+                                              .rows = shape.rows,
+                                              .cols = shape.cols,
+                                              .data = data + loader->entries[i].offset,
+                                              .panel_bytes = dse_matrix_panel_bytes(source->layout, shape.cols)};
+        if (source->head_bytes != NULL) *source->head_bytes = shape.matrix_bytes;
     }
     return DSE_OK;
 }
@@ -239,6 +343,7 @@ enum dse_status dse_cpu_load(struct dse_device *device, const struct dse_model_f
     if (status == DSE_OK) status = check_decodable(file->token_embd, err);
     if (status == DSE_OK) status = load_vectors(&loader, err);
     if (status == DSE_OK) status = load_matrices(&loader, pack_cache, err);
+    dse_free_pages(loader.scratch);
     dse_free(loader.sources);
     dse_free(loader.entries);
     state->angle_frequencies = NULL; /* may be a reused address */
@@ -252,6 +357,7 @@ void dse_cpu_unload(struct dse_device *device, struct dse_device_weights *weight
     if (storage != NULL) {
         dse_free_pages(storage->pages);
         dse_pack_map_close(&storage->map);
+        dse_free(storage->experts);
         dse_free(storage->vectors);
         dse_free(storage);
     }

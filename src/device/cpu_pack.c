@@ -1,0 +1,127 @@
+/* Packing of one tensor for the CPU: whole, or cut into a matrix per head, which may be transposed (see cpu_pack.h).
+ *
+ * Called by the threads that load a model; units share no byte of the result.
+ */
+#include "device/cpu_pack.h"
+
+#include <string.h>
+
+#include "base/checked.h"
+#include "quant/fp8.h"
+
+#define UNIT_ROWS 256 /* of a whole matrix */
+
+static size_t tensor_cols(const struct dse_tensor *tensor)
+{
+    return tensor->shape[tensor->n_dims - 1];
+}
+
+static size_t tensor_rows(const struct dse_tensor *tensor)
+{
+    size_t rows = 1;
+    for (int i = 0; i + 1 < tensor->n_dims; i++)
+        rows *= tensor->shape[i];
+    return rows;
+}
+
+bool cpu_source_shape(const struct cpu_source *source, struct cpu_packed_shape *shape)
+{
+    const size_t cols = tensor_cols(source->tensor);
+    if (source->head_bytes == NULL)
+        *shape = (struct cpu_packed_shape){tensor_rows(source->tensor), cols, 1, 0};
+    else if (source->transposed)
+        *shape = (struct cpu_packed_shape){cols, source->n_rows, source->n_heads, 0};
+    else
+        *shape = (struct cpu_packed_shape){source->n_rows, cols, source->n_heads, 0};
+    return dse_matrix_packed_bytes(source->layout, shape->rows, shape->cols, &shape->matrix_bytes);
+}
+
+enum dse_layout cpu_source_layout(const struct cpu_source *source, bool f32)
+{
+    const enum dse_type type = source->tensor->type;
+    if (!source->transposed || f32) return dse_matrix_layout(type, tensor_cols(source->tensor), f32);
+    if (type == DSE_TYPE_F32) return DSE_LAYOUT_F32;
+    return type == DSE_TYPE_BF16 ? DSE_LAYOUT_BF16 : DSE_LAYOUT_F16;
+}
+
+size_t cpu_source_units(const struct cpu_source *source)
+{
+    if (source->head_bytes != NULL) return source->n_heads;
+    return (tensor_rows(source->tensor) + UNIT_ROWS - 1) / UNIT_ROWS;
+}
+
+size_t cpu_source_scratch(const struct cpu_source *source)
+{
+    const size_t cols = tensor_cols(source->tensor);
+    if (source->transposed) return 2 * source->n_rows * cols;
+    if (source->tensor->type != DSE_TYPE_F8_E4M3) return 0;
+    return (source->head_bytes != NULL ? source->n_rows : UNIT_ROWS) * cols;
+}
+
+/* Rows of the tensor as f32; the caller knows that they exist. */
+static void decode_rows(const struct dse_tensor *tensor, size_t first, size_t n, float *out)
+{
+    const size_t cols = tensor_cols(tensor);
+    size_t row_bytes;
+    if (tensor->type == DSE_TYPE_F8_E4M3)
+        dse_fp8_decode_rows(tensor->data, tensor->block_scales, cols, first, n, out);
+    else if (dse_type_row_bytes(tensor->type, cols, &row_bytes))
+        dse_type_decode(tensor->type, (const uint8_t *)tensor->data + first * row_bytes, out, n * cols);
+}
+
+/* n rows to out_row of the packed matrix at out. */
+static void pack_rows(const struct cpu_source *source, size_t first, size_t n, float *scratch, uint8_t *out,
+                      size_t out_row)
+{
+    const struct dse_tensor *tensor = source->tensor;
+    const size_t cols = tensor_cols(tensor);
+    if (tensor->type == DSE_TYPE_F8_E4M3) {
+        decode_rows(tensor, first, n, scratch);
+        dse_matrix_pack(DSE_TYPE_F32, scratch, cols, 0, n, DSE_LAYOUT_F32, out, out_row);
+    } else {
+        dse_matrix_pack(tensor->type, tensor->data, cols, first, first + n, source->layout, out, out_row);
+    }
+}
+
+/* f32 values in place to 16-bit floats; BF16 values came from bf16 and lose nothing. */
+static void narrow(enum dse_layout layout, float *values, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, values + i, sizeof bits);
+        const uint16_t half = layout == DSE_LAYOUT_BF16 ? (uint16_t)(bits >> 16) : dse_f32_to_f16(values[i]);
+        memcpy((uint8_t *)values + i * sizeof half, &half, sizeof half);
+    }
+}
+
+static void pack_transposed(const struct cpu_source *source, size_t first, float *scratch, uint8_t *out)
+{
+    const size_t n = source->n_rows, cols = tensor_cols(source->tensor);
+    float *turned = scratch + n * cols;
+    decode_rows(source->tensor, first, n, scratch);
+    for (size_t i = 0; i < cols; i++)
+        for (size_t j = 0; j < n; j++)
+            turned[i * n + j] = scratch[j * cols + i];
+    enum dse_type type = DSE_TYPE_F32;
+    if (source->layout != DSE_LAYOUT_F32) {
+        narrow(source->layout, turned, n * cols);
+        type = source->layout == DSE_LAYOUT_BF16 ? DSE_TYPE_BF16 : DSE_TYPE_F16;
+    }
+    dse_matrix_pack(type, turned, n, 0, cols, source->layout, out, 0);
+}
+
+void cpu_source_pack(const struct cpu_source *source, size_t unit, float *scratch, uint8_t *out)
+{
+    if (source->head_bytes == NULL) {
+        const size_t rows = tensor_rows(source->tensor), begin = unit * UNIT_ROWS;
+        pack_rows(source, begin, rows - begin < UNIT_ROWS ? rows - begin : UNIT_ROWS, scratch, out, begin);
+        return;
+    }
+    struct cpu_packed_shape shape;
+    if (!cpu_source_shape(source, &shape)) return; /* it was planned, so it can be packed */
+    const size_t first = unit * source->group_rows + source->first_row;
+    if (source->transposed)
+        pack_transposed(source, first, scratch, out + unit * shape.matrix_bytes);
+    else
+        pack_rows(source, first, source->n_rows, scratch, out + unit * shape.matrix_bytes, 0);
+}
