@@ -28,6 +28,14 @@ static const struct case_ plain[] = {
     {"qwen2_bias", "qwen2_bias/reference.safetensors"},
     {"qwen3_yarn", "qwen3_yarn/reference.safetensors"},
     {"gguf/llama_linear.gguf", "llama_linear/reference.safetensors"},
+    {"deepseek_v1_moe", "deepseek_v1_moe/reference.safetensors"},
+    {"deepseek_v2", "deepseek_v2/reference.safetensors"},
+    {"deepseek_v3", "deepseek_v3/reference.safetensors"},
+    {"deepseek_v3_fp8", "deepseek_v3_fp8/reference.safetensors"},
+    {"deepseek_v32", "deepseek_v32/reference.safetensors"},
+    {"gguf/deepseek_v1_moe.gguf", "deepseek_v1_moe/reference.safetensors"},
+    {"gguf/deepseek_v2.gguf", "deepseek_v2/reference.safetensors"},
+    {"gguf/deepseek_v3.gguf", "deepseek_v3/reference.safetensors"},
 };
 static const struct case_ quantized = {"gguf/llama_llama3.q4_k_m.gguf",
                                        "gguf/llama_llama3.q4_k_m.reference.safetensors"};
