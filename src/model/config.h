@@ -94,6 +94,7 @@ struct dse_config {
     bool tied_embeddings; /* output head is token_embd */
     bool qkv_bias;        /* qwen2: on q, k, v */
     bool qk_norm;         /* qwen3 */
+    bool fp8_blocks;      /* matrices may be F8_E4M3 with a scale per 128 x 128 weights */
     struct dse_rope_config rope;
     struct dse_latent_config latent;
     struct dse_moe_config moe;

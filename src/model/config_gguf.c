@@ -102,6 +102,164 @@ static void read_scaling(struct reader *r, struct dse_rope_config *rope)
      * (R1-0528-Qwen3-8B) was evaluated without. */
 }
 
+/* Only 0.1 * mscale_all_dim is stored, and mscale is taken to be the same: cos and sin keep their magnitude and the whole
+ * effect is in the scale of the scores. */
+static void read_log_multiplier(struct reader *r, struct dse_rope_config *rope)
+{
+    if (rope->scaling != DSE_ROPE_YARN) return;
+    rope->mscale = rope->mscale_all_dim = read_number(r, "rope.scaling.yarn_log_multiplier", 0) / 0.1;
+    if (rope->mscale == 0) rope->attention_factor = 1;
+}
+
+/* New files name the sizes of a head with _mla and describe the cache in key_length; files from before the split of kv_b
+ * have the sizes of a head there. */
+static void read_latent(struct reader *r, struct dse_config *config)
+{
+    struct dse_latent_config *latent = &config->latent;
+    char key[96];
+    latent->kv_rank = require_int(r, "attention.kv_lora_rank", DSE_MAX_LATENT);
+    latent->q_rank = read_int(r, "attention.q_lora_rank", 1, DSE_MAX_LATENT, 0);
+    latent->rope = require_int(r, "rope.dimension_count", DSE_MAX_HEAD);
+    bool new_keys = has(r, "attention.key_length_mla") || has(r, "attention.value_length_mla");
+    if (new_keys) {
+        latent->nope = require_int(r, "attention.key_length_mla", DSE_MAX_HEAD) - latent->rope;
+        latent->v = require_int(r, "attention.value_length_mla", DSE_MAX_HEAD);
+        /* Either is redundant; if given it must agree. */
+        int row = latent->kv_rank + latent->rope;
+        const struct {
+            const char *name;
+            int expected;
+        } cache[] = {{"attention.key_length", row}, {"attention.value_length", latent->kv_rank}};
+        for (size_t i = 0; i < 2 && r->status == DSE_OK; i++) {
+            int found = read_int(r, cache[i].name, 1, INT32_MAX, cache[i].expected);
+            if (r->status == DSE_OK && found != cache[i].expected)
+                r->status = dse_fail_at(r->err, DSE_ERR_CORRUPT, dse_gguf_path(r->gguf), -1,
+                                        "%s: %s is %d, expected %d from the latent rank and the rotated part",
+                                        dse_gguf_path(r->gguf), key_of(r, cache[i].name, key), found,
+                                        cache[i].expected);
+        }
+    } else {
+        latent->nope = require_int(r, "attention.key_length", DSE_MAX_HEAD) - latent->rope;
+        latent->v = require_int(r, "attention.value_length", DSE_MAX_HEAD);
+    }
+    int kv_heads = read_int(r, "attention.head_count_kv", 1, DSE_MAX_HEADS, 1);
+    if (r->status == DSE_OK && kv_heads != 1 && kv_heads != config->n_heads)
+        r->status = dse_fail_at(r->err, DSE_ERR_CORRUPT, dse_gguf_path(r->gguf), -1,
+                                "%s: %s is %d, expected 1 or (old files) the number of heads, %d",
+                                dse_gguf_path(r->gguf), key_of(r, "attention.head_count_kv", key), kv_heads,
+                                config->n_heads);
+    config->rope.pairs = DSE_ROPE_INTERLEAVED;
+    read_log_multiplier(r, &config->rope);
+    if (config->arch != DSE_ARCH_DEEPSEEK32) return;
+    config->indexer.n_heads = require_int(r, "attention.indexer.head_count", DSE_MAX_HEADS);
+    config->indexer.head_dim = require_int(r, "attention.indexer.key_length", DSE_MAX_HEAD);
+    config->indexer.top_k = require_int(r, "attention.indexer.top_k", DSE_MAX_CONTEXT);
+}
+
+static void read_gating(struct reader *r, struct dse_config *config)
+{
+    enum { NOT_GIVEN, SOFTMAX, SIGMOID };
+    struct dse_moe_config *moe = &config->moe;
+    char key[96];
+    int gating = read_int(r, "expert_gating_func", 0, INT32_MAX, NOT_GIVEN);
+    if (r->status != DSE_OK) return;
+    key_of(r, "expert_gating_func", key);
+    bool sigmoid_only = config->arch == DSE_ARCH_DEEPSEEK32;
+    /* Old files of V1 and V2 lack it; files of V3 always have it. */
+    if (gating == NOT_GIVEN && !sigmoid_only) gating = SOFTMAX;
+    if (gating == NOT_GIVEN) {
+        r->status = missing(r, key);
+    } else if (gating != (sigmoid_only ? SIGMOID : SOFTMAX) &&
+               !(gating == SIGMOID && config->arch == DSE_ARCH_DEEPSEEK2)) {
+        r->status = dse_fail_at(r->err, DSE_ERR_UNSUPPORTED, dse_gguf_path(r->gguf), -1,
+                                "%s: %s is %d; %s is computed with %s only", dse_gguf_path(r->gguf), key, gating,
+                                r->arch,
+                                sigmoid_only                         ? "2 (sigmoid)"
+                                : config->arch == DSE_ARCH_DEEPSEEK2 ? "1 (softmax) and 2 (sigmoid)"
+                                                                     : "1 (softmax)");
+    }
+    moe->score = gating == SIGMOID ? DSE_SCORE_SIGMOID : DSE_SCORE_SOFTMAX;
+    moe->has_bias = gating == SIGMOID;
+}
+
+/* Groups of experts: DeepSeek's rules, whatever the key says to other runtimes. */
+static void read_groups(struct reader *r, struct dse_config *config)
+{
+    struct dse_moe_config *moe = &config->moe;
+    if (config->arch == DSE_ARCH_DEEPSEEK) return;
+    bool sigmoid = moe->score == DSE_SCORE_SIGMOID;
+    moe->grouping = sigmoid ? DSE_GROUPS_BEST_TWO : DSE_GROUPS_BEST;
+    if (has(r, "expert_group_count")) {
+        moe->n_groups = read_int(r, "expert_group_count", 0, DSE_MAX_EXPERTS, 0);
+        if (moe->n_groups > 0) moe->n_groups_used = require_int(r, "expert_group_used_count", DSE_MAX_EXPERTS);
+    } else if (!sigmoid && moe->n_experts == 160 && moe->n_used == 6) {
+        /* Conversions from before the keys existed: the numbers of V2 and of V3. */
+        moe->n_groups = 8;
+        moe->n_groups_used = 3;
+    } else if (sigmoid && moe->n_experts == 256 && moe->n_used == 8) {
+        moe->n_groups = 8;
+        moe->n_groups_used = 4;
+    }
+}
+
+static void read_experts(struct reader *r, struct dse_config *config)
+{
+    struct dse_moe_config *moe = &config->moe;
+    char key[96];
+    moe->n_experts = read_int(r, "expert_count", 0, DSE_MAX_EXPERTS, 0);
+    if (r->status != DSE_OK || moe->n_experts == 0) return;
+    moe->n_used = require_int(r, "expert_used_count", DSE_MAX_EXPERTS_USED);
+    moe->n_ff = require_int(r, "expert_feed_forward_length", DSE_MAX_FF);
+    moe->n_shared = read_int(r, "expert_shared_count", 0, DSE_MAX_EXPERTS, 0);
+    moe->n_dense_layers = read_int(r, "leading_dense_block_count", 0, DSE_MAX_LAYERS, 0);
+    moe->scale = (float)read_number(r, "expert_weights_scale", 1);
+    if (r->status == DSE_OK)
+        r->status = dse_gguf_get_bool(r->gguf, key_of(r, "expert_weights_norm", key), &moe->normalize, r->err);
+    read_gating(r, config);
+    if (r->status == DSE_OK && config->arch == DSE_ARCH_DEEPSEEK2 && moe->normalize && !moe->has_bias)
+        r->status = dse_fail_at(r->err, DSE_ERR_UNSUPPORTED, dse_gguf_path(r->gguf), -1,
+                                "%s: %s is true, only false is supported with softmax scores", dse_gguf_path(r->gguf),
+                                key_of(r, "expert_weights_norm", key));
+    read_groups(r, config);
+}
+
+static bool has_mtp(const struct reader *r, int layer)
+{
+    static const char *const names[] = {"eh_proj", "enorm", "hnorm", "shared_head_norm"};
+    char name[96];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(name, sizeof name, "blk.%d.nextn.%s.weight", layer, names[i]);
+        if (dse_gguf_tensor(r->gguf, name) != NULL) return true;
+    }
+    return false;
+}
+
+/* block_count includes the prediction layers; only their tensors tell whether they were kept. */
+static void read_mtp(struct reader *r, struct dse_config *config)
+{
+    char key[96];
+    int n = read_int(r, "nextn_predict_layers", 0, DSE_MAX_MTP, 0), all = config->n_layers;
+    if (r->status != DSE_OK || n == 0) return;
+    if (n >= all) {
+        r->status = dse_fail_at(r->err, DSE_ERR_CORRUPT, dse_gguf_path(r->gguf), -1,
+                                "%s: %s is %d, but there are %d layers in all", dse_gguf_path(r->gguf),
+                                key_of(r, "nextn_predict_layers", key), n, all);
+        return;
+    }
+    /* A converter that did not count them is understood as well. */
+    if (!has_mtp(r, all)) config->n_layers = all - n;
+    if (has_mtp(r, config->n_layers)) config->n_mtp_layers = n;
+}
+
+static void read_deepseek(struct reader *r, struct dse_config *config)
+{
+    if (dse_arch_is_latent(config->arch)) {
+        read_latent(r, config);
+        read_mtp(r, config);
+    }
+    read_experts(r, config);
+}
+
 /* V: the key, else the number of tokens. */
 static void read_vocab(struct reader *r, struct dse_config *config)
 {
@@ -149,7 +307,8 @@ static void read_stops(struct reader *r, struct dse_config *config)
 static void refuse_variants(struct reader *r, const struct dse_config *config)
 {
     char key[96];
-    if (read_int(r, "expert_count", 0, INT32_MAX, 0) > 0 && r->status == DSE_OK)
+    if (dse_arch_is_latent(config->arch)) return; /* read_latent has looked at the lengths */
+    if (!dse_arch_is_deepseek(config->arch) && read_int(r, "expert_count", 0, INT32_MAX, 0) > 0 && r->status == DSE_OK)
         r->status = dse_fail_at(r->err, DSE_ERR_UNSUPPORTED, dse_gguf_path(r->gguf), -1,
                                 "%s: %s is not 0: experts in architecture '%s' are not supported",
                                 dse_gguf_path(r->gguf), key_of(r, "expert_count", key), r->arch);
@@ -169,18 +328,22 @@ enum dse_status dse_config_from_gguf(const struct dse_gguf *gguf, struct dse_con
     enum dse_status status = dse_gguf_get_string(gguf, "general.architecture", &arch, err);
     if (status != DSE_OK) return status;
     if (arch.data == NULL) return missing(&r, "general.architecture");
-    status = dse_config_set_arch(config, arch.data, arch.bytes, dse_gguf_path(gguf), "general.architecture", err);
+    status = dse_config_set_arch(config, true, arch.data, arch.bytes, dse_gguf_path(gguf), "general.architecture", err);
     if (status != DSE_OK) return status;
     r.arch = config->arch_name;
-    config->rope.pairs = config->arch == DSE_ARCH_LLAMA ? DSE_ROPE_INTERLEAVED : DSE_ROPE_HALF;
+    bool latent = dse_arch_is_latent(config->arch);
+    bool reordered = config->arch == DSE_ARCH_LLAMA || config->arch == DSE_ARCH_DEEPSEEK;
+    config->rope.pairs = reordered ? DSE_ROPE_INTERLEAVED : DSE_ROPE_HALF;
 
     config->n_layers = require_int(&r, "block_count", DSE_MAX_LAYERS);
     config->context_length = require_int(&r, "context_length", DSE_MAX_CONTEXT);
     config->n_embd = require_int(&r, "embedding_length", DSE_MAX_EMBD);
     config->n_ff = require_int(&r, "feed_forward_length", DSE_MAX_FF);
     config->n_heads = require_int(&r, "attention.head_count", DSE_MAX_HEADS);
-    config->n_kv_heads = read_int(&r, "attention.head_count_kv", 1, DSE_MAX_HEADS, 0);
-    config->head_dim = read_int(&r, "attention.key_length", 1, DSE_MAX_HEAD, 0);
+    if (!latent) {
+        config->n_kv_heads = read_int(&r, "attention.head_count_kv", 1, DSE_MAX_HEADS, 0);
+        config->head_dim = read_int(&r, "attention.key_length", 1, DSE_MAX_HEAD, 0);
+    }
     if (r.status == DSE_OK && !has(&r, "attention.layer_norm_rms_epsilon")) {
         char key[96];
         r.status = missing(&r, key_of(&r, "attention.layer_norm_rms_epsilon", key));
@@ -189,6 +352,7 @@ enum dse_status dse_config_from_gguf(const struct dse_gguf *gguf, struct dse_con
     config->rope.theta = read_number(&r, "rope.freq_base", config->rope.theta);
     config->rope.dimensions = read_int(&r, "rope.dimension_count", 1, DSE_MAX_HEAD, 0);
     read_scaling(&r, &config->rope);
+    if (dse_arch_is_deepseek(config->arch)) read_deepseek(&r, config);
     read_vocab(&r, config);
     read_names(&r, config);
     read_stops(&r, config);
@@ -212,7 +376,22 @@ enum dse_status dse_config_from_gguf(const struct dse_gguf *gguf, struct dse_con
                                            .rope_high = "",
                                            .rope_beta_fast = "rope.scaling.yarn_beta_fast",
                                            .rope_beta_slow = "rope.scaling.yarn_beta_slow",
-                                           .rope_attention_factor = "rope.scaling.yarn_attn_factor"};
+                                           .rope_attention_factor = "rope.scaling.yarn_attn_factor",
+                                           .rope_mscale = "rope.scaling.yarn_log_multiplier",
+                                           .rope_mscale_all_dim = "rope.scaling.yarn_log_multiplier",
+                                           .latent_q_rank = "attention.q_lora_rank",
+                                           .latent_nope = latent && has(&r, "attention.key_length_mla")
+                                                              ? "attention.key_length_mla"
+                                                              : "attention.key_length",
+                                           .latent_rope = "rope.dimension_count",
+                                           .n_experts = "expert_count",
+                                           .n_used = "expert_used_count",
+                                           .n_shared = "expert_shared_count",
+                                           .n_dense_layers = "leading_dense_block_count",
+                                           .n_groups = "expert_group_count",
+                                           .n_groups_used = "expert_group_used_count",
+                                           .expert_scale = "expert_weights_scale",
+                                           .index_dim = "attention.indexer.key_length"};
     if ((status = dse_config_check(config, &names, err)) != DSE_OK) return status;
     refuse_variants(&r, config);
     if (r.status != DSE_OK) return r.status;

@@ -13,23 +13,46 @@
 #define DSE_MAX_FF      (1 << 22)
 #define DSE_MAX_VOCAB   (1 << 23)
 #define DSE_MAX_CONTEXT INT32_MAX
+#define DSE_MAX_LATENT  (1 << 14)
+#define DSE_MAX_MTP     16
 
 /* How a format spells the fields, for messages. prefix is "llama." in GGUF and "" in config.json. */
 struct dse_config_names {
     const char *file, *prefix;
     const char *n_embd, *n_heads, *n_kv_heads, *head_dim, *rms_eps;
     const char *rope_theta, *rope_dimensions, *rope_factor, *rope_low, *rope_high, *rope_original, *rope_beta_fast,
-        *rope_beta_slow, *rope_attention_factor;
+        *rope_beta_slow, *rope_attention_factor, *rope_mscale, *rope_mscale_all_dim;
+    const char *latent_q_rank, *latent_nope, *latent_rope;
+    const char *n_experts, *n_used, *n_shared, *n_dense_layers, *n_groups, *n_groups_used, *expert_scale;
+    const char *index_dim;
 };
 
 void dse_config_init(struct dse_config *config);
-/* DSE_ERR_UNSUPPORTED for every other name. */
-DSE_MUST_CHECK enum dse_status dse_config_set_arch(struct dse_config *config, const char *name, size_t bytes,
+/* The name as GGUF or as config.json spells it; DSE_ERR_UNSUPPORTED for every other. */
+DSE_MUST_CHECK enum dse_status dse_config_set_arch(struct dse_config *config, bool gguf, const char *name, size_t bytes,
                                                    const char *file, const char *field, struct dse_error *err);
+/* Latent attention: DeepSeek V2 and later. */
+static inline bool dse_arch_is_latent(enum dse_arch arch)
+{
+    return arch == DSE_ARCH_DEEPSEEK2 || arch == DSE_ARCH_DEEPSEEK32;
+}
+static inline bool dse_arch_is_deepseek(enum dse_arch arch)
+{
+    return arch == DSE_ARCH_DEEPSEEK || dse_arch_is_latent(arch);
+}
 /* Fills what follows from other fields (head_dim 0: D/H; kv heads 0: H; rope dimensions 0: d; original context) and
  * refuses combinations that make no sense. */
 DSE_MUST_CHECK enum dse_status dse_config_check(struct dse_config *config, const struct dse_config_names *names,
                                                 struct dse_error *err);
+/* The parts of dse_config_check that are the DeepSeek family's own: latent attention sets head_dim and the kv heads; of
+ * the groups of experts those that exclude nothing become none. */
+DSE_MUST_CHECK enum dse_status dse_config_check_latent(struct dse_config *config, const struct dse_config_names *names,
+                                                       struct dse_error *err);
+DSE_MUST_CHECK enum dse_status dse_config_check_experts(struct dse_config *config, const struct dse_config_names *names,
+                                                        struct dse_error *err);
+/* "FIELD is VALUE, expected EXPECTED" */
+enum dse_status dse_config_wrong(const struct dse_config_names *names, const char *field, double value,
+                                 const char *expected, struct dse_error *err);
 /* Adds without duplicates; the id must be below n_vocab. */
 DSE_MUST_CHECK enum dse_status dse_config_add_stop(struct dse_config *config, int64_t id, const char *file,
                                                    const char *field, struct dse_error *err);

@@ -41,7 +41,7 @@ static void unsupported(struct reader *r, const char *name, const char *found, c
                             file_name, r->parent, name, text, expected);
 }
 
-static int64_t read_int(struct reader *r, const char *name, int64_t maximum, int64_t absent)
+static int64_t read_range(struct reader *r, const char *name, int64_t minimum, int64_t maximum, int64_t absent)
 {
     const json_t *value = field(r, name);
     if (r->status != DSE_OK || value == NULL) return absent;
@@ -50,10 +50,15 @@ static int64_t read_int(struct reader *r, const char *name, int64_t maximum, int
         return absent;
     }
     int64_t number = json_integer_value(value);
-    if (number < 1 || number > maximum)
-        r->status = dse_fail_at(r->err, DSE_ERR_CORRUPT, file_name, -1, "%s: %s%s is %lld, expected 1 to %lld",
-                                file_name, r->parent, name, (long long)number, (long long)maximum);
+    if (number < minimum || number > maximum)
+        r->status = dse_fail_at(r->err, DSE_ERR_CORRUPT, file_name, -1, "%s: %s%s is %lld, expected %lld to %lld",
+                                file_name, r->parent, name, (long long)number, (long long)minimum, (long long)maximum);
     return r->status == DSE_OK ? number : absent;
+}
+
+static int64_t read_int(struct reader *r, const char *name, int64_t maximum, int64_t absent)
+{
+    return read_range(r, name, 1, maximum, absent);
 }
 
 static int64_t require_int(struct reader *r, const char *name, int64_t maximum)
@@ -164,15 +169,113 @@ static void read_rope(struct reader *r, struct dse_rope_config *rope)
     r->status = inner.status;
 }
 
+/* FP8 with a scale per 128 x 128 weights; everything else that quantizes a folder is refused. */
+static void read_quantization(struct reader *r, struct dse_config *config)
+{
+    static const char name[] = "quantization_config";
+    const json_t *object = field(r, name);
+    if (r->status != DSE_OK || object == NULL) return;
+    const char *method = json_string_value(json_object_get(object, "quant_method"));
+    if (!dse_arch_is_deepseek(config->arch) || method == NULL || strcmp(method, "fp8") != 0) {
+        unsupported(r, name, method != NULL ? method : "set",
+                    dse_arch_is_deepseek(config->arch) ? "fp8 in blocks" : "an unquantized folder (or a GGUF file)");
+        return;
+    }
+    struct reader inner = {object, "quantization_config.", r->err, DSE_OK};
+    const char *format = read_text(&inner, "fmt", "e4m3"), *scheme = read_text(&inner, "activation_scheme", "dynamic");
+    if (inner.status == DSE_OK && strcmp(format, "e4m3") != 0) unsupported(&inner, "fmt", format, "e4m3");
+    if (inner.status == DSE_OK && strcmp(scheme, "dynamic") != 0)
+        unsupported(&inner, "activation_scheme", scheme, "dynamic");
+    const json_t *block = field(&inner, "weight_block_size");
+    if (inner.status == DSE_OK && block == NULL) missing(&inner, "weight_block_size");
+    if (inner.status == DSE_OK &&
+        (json_array_size(block) != 2 || json_integer_value(json_array_get(block, 0)) != DSE_F8_BLOCK ||
+         json_integer_value(json_array_get(block, 1)) != DSE_F8_BLOCK))
+        unsupported(&inner, "weight_block_size", "another size", "[128, 128]");
+    config->fp8_blocks = true;
+    r->status = inner.status;
+}
+
+static void read_latent(struct reader *r, struct dse_config *config)
+{
+    if (!read_bool(r, "use_mla", true) && r->status == DSE_OK) unsupported(r, "use_mla", "false", "true");
+    if (!read_bool(r, "rope_interleave", true) && r->status == DSE_OK)
+        unsupported(r, "rope_interleave", "false", "true");
+    if (read_bool(r, "attention_bias", false)) unsupported(r, "attention_bias", "true", "false");
+    config->latent.kv_rank = (int)require_int(r, "kv_lora_rank", DSE_MAX_LATENT);
+    config->latent.q_rank = (int)read_int(r, "q_lora_rank", DSE_MAX_LATENT, 0);
+    config->latent.nope = (int)require_int(r, "qk_nope_head_dim", DSE_MAX_HEAD);
+    config->latent.rope = (int)require_int(r, "qk_rope_head_dim", DSE_MAX_HEAD);
+    config->latent.v = (int)require_int(r, "v_head_dim", DSE_MAX_HEAD);
+    /* Every head has keys of its own, made from the shared latent. */
+    int64_t kv_heads = read_int(r, "num_key_value_heads", DSE_MAX_HEADS, config->n_heads);
+    if (r->status == DSE_OK && kv_heads != config->n_heads)
+        r->status = dse_fail_at(r->err, DSE_ERR_CORRUPT, file_name, -1,
+                                "%s: num_key_value_heads is %lld, expected num_attention_heads (%d) with latent "
+                                "attention",
+                                file_name, (long long)kv_heads, config->n_heads);
+    config->rope.pairs = DSE_ROPE_INTERLEAVED;
+    if (config->arch != DSE_ARCH_DEEPSEEK32) return;
+    config->indexer.n_heads = (int)require_int(r, "index_n_heads", DSE_MAX_HEADS);
+    config->indexer.head_dim = (int)require_int(r, "index_head_dim", DSE_MAX_HEAD);
+    config->indexer.top_k = (int)require_int(r, "index_topk", DSE_MAX_CONTEXT);
+}
+
+/* How experts are scored and chosen; the three generations differ in what their classes do and in their defaults. */
+static void read_routing(struct reader *r, struct dse_config *config)
+{
+    struct dse_moe_config *moe = &config->moe;
+    bool v1 = config->arch == DSE_ARCH_DEEPSEEK, v2 = strcmp(config->arch_name, "deepseek_v2") == 0, v3 = !v1 && !v2;
+    const char *score = read_text(r, "scoring_func", v3 ? "sigmoid" : "softmax");
+    const char *method = read_text(r, "topk_method", v3 ? "noaux_tc" : "greedy");
+    if (r->status == DSE_OK && strcmp(score, v3 ? "sigmoid" : "softmax") != 0)
+        unsupported(r, "scoring_func", score, v3 ? "sigmoid" : "softmax");
+    bool grouped = v3 || (v2 && strcmp(method, "group_limited_greedy") == 0);
+    if (r->status == DSE_OK && strcmp(method, v3 ? "noaux_tc" : "greedy") != 0 && !(v2 && grouped))
+        unsupported(r, "topk_method", method, v3 ? "noaux_tc" : v2 ? "greedy or group_limited_greedy" : "greedy");
+    moe->score = v3 ? DSE_SCORE_SIGMOID : DSE_SCORE_SOFTMAX;
+    moe->grouping = v3 ? DSE_GROUPS_BEST_TWO : grouped ? DSE_GROUPS_BEST : DSE_GROUPS_NONE;
+    if (grouped) {
+        moe->n_groups = (int)require_int(r, "n_group", DSE_MAX_EXPERTS);
+        moe->n_groups_used = (int)require_int(r, "topk_group", DSE_MAX_EXPERTS);
+    }
+    moe->has_bias = v3;
+    moe->normalize = read_bool(r, "norm_topk_prob", v3);
+    /* V2's own code then drops the scale, Hugging Face ignores the flag: no published model says which is meant. */
+    if (v2 && moe->normalize && r->status == DSE_OK) unsupported(r, "norm_topk_prob", "true", "false");
+    moe->scale = (float)read_number(r, "routed_scaling_factor", v3 ? 2.5 : 1.0);
+    if (v1 && moe->scale != 1 && r->status == DSE_OK) unsupported(r, "routed_scaling_factor", "not 1", "1");
+}
+
+static void read_experts(struct reader *r, struct dse_config *config)
+{
+    struct dse_moe_config *moe = &config->moe;
+    moe->n_experts = (int)read_int(r, "n_routed_experts", DSE_MAX_EXPERTS, 0);
+    if (r->status != DSE_OK || moe->n_experts == 0) return;
+    moe->n_used = (int)require_int(r, "num_experts_per_tok", DSE_MAX_EXPERTS_USED);
+    moe->n_ff = (int)require_int(r, "moe_intermediate_size", DSE_MAX_FF);
+    moe->n_shared = (int)read_range(r, "n_shared_experts", 0, DSE_MAX_EXPERTS, 0);
+    bool v3 = dse_arch_is_latent(config->arch) && strcmp(config->arch_name, "deepseek_v2") != 0;
+    moe->n_dense_layers = (int)read_range(r, "first_k_dense_replace", 0, DSE_MAX_LAYERS, v3 ? 3 : 0);
+    int64_t frequency = read_int(r, "moe_layer_freq", DSE_MAX_LAYERS, 1);
+    if (r->status == DSE_OK && frequency != 1) unsupported(r, "moe_layer_freq", "not 1", "1");
+    read_routing(r, config);
+}
+
+static void read_deepseek(struct reader *r, struct dse_config *config)
+{
+    if (dse_arch_is_latent(config->arch))
+        read_latent(r, config);
+    else if (r->status == DSE_OK && field(r, "kv_lora_rank") != NULL)
+        unsupported(r, "kv_lora_rank", "set", "a model without it");
+    read_experts(r, config);
+    if (dse_arch_is_latent(config->arch))
+        config->n_mtp_layers = (int)read_range(r, "num_nextn_predict_layers", 0, DSE_MAX_MTP, 0);
+}
+
 static void refuse_variants(struct reader *r, struct dse_config *config)
 {
-    const json_t *quantization = field(r, "quantization_config"), *layer_types = field(r, "layer_types");
-    const json_t *classes = field(r, "architectures");
-    if (r->status == DSE_OK && quantization != NULL) {
-        const char *method = json_string_value(json_object_get(quantization, "quant_method"));
-        unsupported(r, "quantization_config", method != NULL ? method : "set",
-                    "an unquantized folder (or a GGUF file)");
-    }
+    const json_t *layer_types = field(r, "layer_types"), *classes = field(r, "architectures");
     const char *act = read_text(r, "hidden_act", "silu");
     if (r->status == DSE_OK && strcmp(act, "silu") != 0) unsupported(r, "hidden_act", act, "silu");
     if (read_bool(r, "use_sliding_window", false)) unsupported(r, "use_sliding_window", "true", "false");
@@ -187,6 +290,12 @@ static void refuse_variants(struct reader *r, struct dse_config *config)
             else if (strcmp(type, "full_attention") != 0)
                 unsupported(r, "layer_types", type, "full_attention");
         }
+    }
+    if (!dse_arch_is_deepseek(config->arch)) {
+        static const char *const experts[] = {"n_routed_experts", "num_experts", "num_local_experts",
+                                              "moe_intermediate_size", "kv_lora_rank"};
+        for (size_t i = 0; i < sizeof experts / sizeof *experts && r->status == DSE_OK; i++)
+            if (field(r, experts[i]) != NULL) unsupported(r, experts[i], "set", "a model without it");
     }
     /* A classifier or an embedding model of the same model_type has no language model head. */
     const char *class_name = json_string_value(json_array_get(classes, 0));
@@ -226,7 +335,7 @@ enum dse_status dse_config_from_json(const json_t *config, const json_t *generat
     const char *type = read_text(&r, "model_type", NULL);
     if (r.status == DSE_OK && type == NULL) missing(&r, "model_type");
     if (r.status != DSE_OK) return r.status;
-    enum dse_status status = dse_config_set_arch(out, type, strlen(type), file_name, "model_type", err);
+    enum dse_status status = dse_config_set_arch(out, false, type, strlen(type), file_name, "model_type", err);
     if (status != DSE_OK) return status;
 
     out->n_layers = (int)require_int(&r, "num_hidden_layers", DSE_MAX_LAYERS);
@@ -235,11 +344,15 @@ enum dse_status dse_config_from_json(const json_t *config, const json_t *generat
     out->n_ff = (int)require_int(&r, "intermediate_size", DSE_MAX_FF);
     out->n_vocab = (int)require_int(&r, "vocab_size", DSE_MAX_VOCAB);
     out->n_heads = (int)require_int(&r, "num_attention_heads", DSE_MAX_HEADS);
-    out->n_kv_heads = (int)read_int(&r, "num_key_value_heads", DSE_MAX_HEADS, 0);
-    out->head_dim = (int)read_int(&r, "head_dim", DSE_MAX_HEAD, 0);
+    if (!dse_arch_is_latent(out->arch)) { /* there these follow from other fields */
+        out->n_kv_heads = (int)read_int(&r, "num_key_value_heads", DSE_MAX_HEADS, 0);
+        out->head_dim = (int)read_int(&r, "head_dim", DSE_MAX_HEAD, 0);
+    }
     out->rms_eps = (float)read_number(&r, "rms_norm_eps", (double)out->rms_eps);
     out->tied_embeddings = read_bool(&r, "tie_word_embeddings", false);
     read_rope(&r, &out->rope);
+    read_quantization(&r, out);
+    if (dse_arch_is_deepseek(out->arch)) read_deepseek(&r, out);
     refuse_variants(&r, out);
     const char *base = read_text(&r, "_name_or_path", "");
     dse_config_copy_text(out->basename, sizeof out->basename, base, strlen(base));
@@ -262,6 +375,19 @@ enum dse_status dse_config_from_json(const json_t *config, const json_t *generat
                                            .rope_original = "rope_scaling.original_max_position_embeddings",
                                            .rope_beta_fast = "rope_scaling.beta_fast",
                                            .rope_beta_slow = "rope_scaling.beta_slow",
-                                           .rope_attention_factor = "rope_scaling.attention_factor"};
+                                           .rope_attention_factor = "rope_scaling.attention_factor",
+                                           .rope_mscale = "rope_scaling.mscale",
+                                           .rope_mscale_all_dim = "rope_scaling.mscale_all_dim",
+                                           .latent_q_rank = "q_lora_rank",
+                                           .latent_nope = "qk_nope_head_dim",
+                                           .latent_rope = "qk_rope_head_dim",
+                                           .n_experts = "n_routed_experts",
+                                           .n_used = "num_experts_per_tok",
+                                           .n_shared = "n_shared_experts",
+                                           .n_dense_layers = "first_k_dense_replace",
+                                           .n_groups = "n_group",
+                                           .n_groups_used = "topk_group",
+                                           .expert_scale = "routed_scaling_factor",
+                                           .index_dim = "index_head_dim"};
     return dse_config_check(out, &names, err);
 }

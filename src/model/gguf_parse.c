@@ -318,7 +318,8 @@ static enum dse_status read_shape(struct cursor *c, const char *name, struct dse
     size_t type_at = c->at;
     if ((status = read_u32(c, what, &type)) != DSE_OK) return status;
     const struct dse_type_info *info = dse_type_info(type);
-    if (info == NULL)
+    /* Numbers above are ours and mean nothing in this format. */
+    if (info == NULL || type > DSE_TYPE_BF16)
         return refuse(c, DSE_ERR_UNSUPPORTED, type_at, "tensor '%s' has element type %u, which is not supported", name,
                       type);
     tensor->type = (enum dse_type)type;

@@ -38,6 +38,17 @@ static double yarn_cos_sin_factor(const struct dse_rope_config *rope)
     return yarn_magnitude(rope->factor, 1);
 }
 
+float dse_attention_scale(const struct dse_config *config)
+{
+    double scale = 1 / sqrt((double)config->head_dim);
+    if (config->latent.kv_rank > 0 && config->rope.scaling == DSE_ROPE_YARN) {
+        /* Squared: the definition scales q and k. */
+        double magnitude = yarn_magnitude(config->rope.factor, config->rope.mscale_all_dim);
+        scale *= magnitude * magnitude;
+    }
+    return (float)scale;
+}
+
 void dse_rope_frequencies(const struct dse_rope_config *rope, const float *divisors, float *out, float *cos_sin_factor)
 {
     double low = 0, high = 0;

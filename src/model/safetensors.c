@@ -37,7 +37,7 @@ const struct dse_safetensors_dtype dse_safetensors_dtypes[] = {
     {"U32", 4, DSE_TYPE_UNREADABLE},
     {"U64", 8, DSE_TYPE_UNREADABLE},
     {"BOOL", 1, DSE_TYPE_UNREADABLE},
-    {"F8_E4M3", 1, DSE_TYPE_UNREADABLE},
+    {"F8_E4M3", 1, DSE_TYPE_F8_E4M3},
     {"F8_E5M2", 1, DSE_TYPE_UNREADABLE},
     {"F8_E8M0", 1, DSE_TYPE_UNREADABLE},
     {"C64", 8, DSE_TYPE_UNREADABLE},
@@ -399,6 +399,11 @@ const struct dse_tensor *dse_safetensors_tensor(const struct dse_safetensors *fi
 const char *dse_safetensors_dtype(const struct dse_safetensors *file, const struct dse_tensor *tensor)
 {
     return file->dtypes[tensor - file->tensors];
+}
+
+void dse_safetensors_set_scales(struct dse_safetensors *file, size_t index, const void *scales)
+{
+    file->tensors[index].block_scales = scales;
 }
 
 bool dse_safetensors_intact(const struct dse_safetensors *file)

@@ -1,157 +1,22 @@
 /* Opens a model for inference: configuration, and every tensor that the architecture needs under its field, with its
  * shape and type checked once. Used by the device, which relies on these checks.
  *
- * The tables below are the only place that knows tensor names. Nothing is copied; nothing of the weights is read but
- * the few rope divisors.
+ * The tensors of the layers are taken by weights_layers.c and weights_experts.c. Nothing is copied; nothing of the weights
+ * is read but what one bad number would poison: rope divisors, biases of routers, FP8 scales.
  */
 #include "model/weights.h"
 
 #include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/checked.h"
 #include "base/file.h"
 #include "model/config_internal.h"
 #include "model/model_json.h"
 #include "model/weights_internal.h"
 
 #define MAX_CONFIG_BYTES ((size_t)16 << 20)
-
-/* Extents of a shape, taken from the configuration. */
-enum extent { NONE, EMBD, VOCAB, FF, HEAD, Q_ROWS, KV_ROWS };
-enum need { ALWAYS, WITH_QKV_BIAS, WITH_QK_NORM };
-
-struct layer_row {
-    size_t field; /* offset in struct dse_layer_tensors */
-    const char *gguf, *hugging_face;
-    enum extent rows, columns; /* columns NONE: a vector */
-    enum need need;
-};
-
-#define FIELD(name) offsetof(struct dse_layer_tensors, name)
-static const struct layer_row layer_rows[] = {
-    {FIELD(attn_norm), "attn_norm.weight", "input_layernorm.weight", EMBD, NONE, ALWAYS},
-    {FIELD(q), "attn_q.weight", "self_attn.q_proj.weight", Q_ROWS, EMBD, ALWAYS},
-    {FIELD(k), "attn_k.weight", "self_attn.k_proj.weight", KV_ROWS, EMBD, ALWAYS},
-    {FIELD(v), "attn_v.weight", "self_attn.v_proj.weight", KV_ROWS, EMBD, ALWAYS},
-    {FIELD(o), "attn_output.weight", "self_attn.o_proj.weight", EMBD, Q_ROWS, ALWAYS},
-    {FIELD(q_bias), "attn_q.bias", "self_attn.q_proj.bias", Q_ROWS, NONE, WITH_QKV_BIAS},
-    {FIELD(k_bias), "attn_k.bias", "self_attn.k_proj.bias", KV_ROWS, NONE, WITH_QKV_BIAS},
-    {FIELD(v_bias), "attn_v.bias", "self_attn.v_proj.bias", KV_ROWS, NONE, WITH_QKV_BIAS},
-    {FIELD(q_norm), "attn_q_norm.weight", "self_attn.q_norm.weight", HEAD, NONE, WITH_QK_NORM},
-    {FIELD(k_norm), "attn_k_norm.weight", "self_attn.k_norm.weight", HEAD, NONE, WITH_QK_NORM},
-    {FIELD(ffn_norm), "ffn_norm.weight", "post_attention_layernorm.weight", EMBD, NONE, ALWAYS},
-    {FIELD(gate), "ffn_gate.weight", "mlp.gate_proj.weight", FF, EMBD, ALWAYS},
-    {FIELD(up), "ffn_up.weight", "mlp.up_proj.weight", FF, EMBD, ALWAYS},
-    {FIELD(down), "ffn_down.weight", "mlp.down_proj.weight", EMBD, FF, ALWAYS},
-};
-#define N_LAYER_ROWS (sizeof layer_rows / sizeof *layer_rows)
-
-/* Tensors of a layer that would change the result if they were there and ignored. */
-static const char *const refused_gguf[] = {"attn_output.bias", "ffn_gate.bias",   "ffn_up.bias",
-                                           "ffn_down.bias",    "attn_qkv.weight", "ffn_gate_inp.weight"};
-static const char *const refused_hugging_face[] = {"self_attn.o_proj.bias", "mlp.gate_proj.bias", "mlp.up_proj.bias",
-                                                   "mlp.down_proj.bias"};
-
-static size_t extent_of(const struct dse_config *c, enum extent extent)
-{
-    switch (extent) {
-    case EMBD: return (size_t)c->n_embd;
-    case VOCAB: return (size_t)c->n_vocab;
-    case FF: return (size_t)c->n_ff;
-    case HEAD: return (size_t)c->head_dim;
-    case Q_ROWS: return (size_t)c->n_heads * (size_t)c->head_dim;
-    case KV_ROWS: return (size_t)c->n_kv_heads * (size_t)c->head_dim;
-    default: return 1;
-    }
-}
-
-static const struct dse_tensor *find(const struct dse_model_file *file, const char *name)
-{
-    return file->gguf != NULL ? dse_gguf_tensor(file->gguf, name) : dse_safetensors_tensor(file->safetensors, name);
-}
-
-static enum dse_status check_type(const struct dse_model_file *file, const struct dse_tensor *tensor, bool vector,
-                                  struct dse_error *err)
-{
-    const struct dse_type_info *info = dse_type_info(tensor->type);
-    /* Vectors are read element by element. */
-    if (info != NULL && info->decodable && (!vector || info->block_elements == 1)) return DSE_OK;
-    const char *name = info != NULL ? info->name : dse_safetensors_dtype(file->safetensors, tensor);
-    return dse_fail_at(err, DSE_ERR_UNSUPPORTED, file->path, -1,
-                       "%s: tensor '%s' has the type %s, which cannot be used as a weight here", file->path,
-                       tensor->name, name);
-}
-
-/* Finds a tensor and checks it against [rows, columns]; adds it to the totals. */
-static enum dse_status take(struct dse_model_file *file, const char *name, enum extent rows, enum extent columns,
-                            const struct dse_tensor **out, struct dse_error *err)
-{
-    const struct dse_tensor *tensor = find(file, name);
-    if (tensor == NULL)
-        return dse_fail_at(err, DSE_ERR_CORRUPT, file->path, -1, "%s: tensor '%s' is missing", file->path, name);
-    bool vector = columns == NONE;
-    size_t want[2] = {extent_of(&file->config, rows), extent_of(&file->config, columns)};
-    int n_dims = vector ? 1 : 2;
-    if (tensor->n_dims != n_dims || tensor->shape[0] != want[0] || (!vector && tensor->shape[1] != want[1])) {
-        char found[96] = "", expected[48];
-        for (int i = 0, at = 0; i < tensor->n_dims; i++)
-            at += snprintf(found + at, sizeof found - (size_t)at, "%s%zu", i > 0 ? ", " : "", tensor->shape[i]);
-        if (vector)
-            snprintf(expected, sizeof expected, "%zu", want[0]);
-        else
-            snprintf(expected, sizeof expected, "%zu, %zu", want[0], want[1]);
-        return dse_fail_at(err, DSE_ERR_CORRUPT, file->path, -1,
-                           "%s: tensor '%s' has the shape [%s], the configuration asks for [%s]", file->path, name,
-                           found, expected);
-    }
-    enum dse_status status = check_type(file, tensor, vector, err);
-    if (status != DSE_OK) return status;
-    if (!dse_add_size(file->weight_bytes, tensor->bytes, &file->weight_bytes))
-        return dse_fail_at(err, DSE_ERR_LIMIT, file->path, -1, "%s: the sum of tensor sizes overflows at '%s'",
-                           file->path, name);
-    file->n_parameters += (int64_t)(want[0] * want[1]);
-    *out = tensor;
-    return DSE_OK;
-}
-
-static void layer_name(const struct dse_model_file *file, int layer, const char *gguf, const char *hugging_face,
-                       char name[96])
-{
-    if (file->gguf != NULL)
-        snprintf(name, 96, "blk.%d.%s", layer, gguf);
-    else
-        snprintf(name, 96, "model.layers.%d.%s", layer, hugging_face);
-}
-
-static enum dse_status take_layer(struct dse_model_file *file, int layer, struct dse_error *err)
-{
-    char name[96];
-    struct dse_layer_tensors *tensors = &file->layers[layer];
-    for (size_t i = 0; i < N_LAYER_ROWS; i++) {
-        const struct layer_row *row = &layer_rows[i];
-        if (row->need == WITH_QKV_BIAS && !file->config.qkv_bias) continue;
-        if (row->need == WITH_QK_NORM && !file->config.qk_norm) continue;
-        layer_name(file, layer, row->gguf, row->hugging_face, name);
-        const struct dse_tensor **field = (const struct dse_tensor **)(void *)((char *)tensors + row->field);
-        enum dse_status status = take(file, name, row->rows, row->columns, field, err);
-        if (status != DSE_OK) return status;
-    }
-    bool gguf = file->gguf != NULL;
-    size_t n = gguf ? sizeof refused_gguf / sizeof *refused_gguf
-                    : sizeof refused_hugging_face / sizeof *refused_hugging_face;
-    for (size_t i = 0; i < n; i++) {
-        layer_name(file, layer, gguf ? refused_gguf[i] : "", gguf ? "" : refused_hugging_face[i], name);
-        if (find(file, name) != NULL)
-            return dse_fail_at(err, DSE_ERR_UNSUPPORTED, file->path, -1,
-                               "%s: tensor '%s' is not part of architecture %s as this version computes it", file->path,
-                               name, file->config.arch_name);
-    }
-    return DSE_OK;
-}
 
 /* GGUF rope_freqs.weight: divisors of the inverse frequencies. A zero or a NaN here would poison every position. */
 static enum dse_status take_divisors(struct dse_model_file *file, struct dse_error *err)
@@ -175,37 +40,64 @@ static enum dse_status take_divisors(struct dse_model_file *file, struct dse_err
     return DSE_OK;
 }
 
-static enum dse_status take_tensors(struct dse_model_file *file, struct dse_error *err)
+static enum dse_status take_ends(struct dse_model_file *file, struct dse_error *err)
 {
     bool gguf = file->gguf != NULL;
+    const size_t table[] = {(size_t)file->config.n_vocab, (size_t)file->config.n_embd}, *embd = &table[1];
     const char *head = gguf ? "output.weight" : "lm_head.weight";
-    enum dse_status status = take(file, gguf ? "token_embd.weight" : "model.embed_tokens.weight", VOCAB, EMBD,
-                                  &file->token_embd, err);
+    enum dse_status status = dse_weights_take(file, gguf ? "token_embd.weight" : "model.embed_tokens.weight", 2, table,
+                                              &file->token_embd, err);
     if (status == DSE_OK)
-        status = take(file, gguf ? "output_norm.weight" : "model.norm.weight", EMBD, NONE, &file->output_norm, err);
+        status = dse_weights_take(file, gguf ? "output_norm.weight" : "model.norm.weight", 1, embd, &file->output_norm,
+                                  err);
     if (status != DSE_OK) return status;
     /* A tied model may carry a copy of the head, which Hugging Face ignores too. */
-    if (find(file, head) == NULL) file->config.tied_embeddings = true;
+    if (dse_weights_find(file, head) == NULL) file->config.tied_embeddings = true;
     if (file->config.tied_embeddings)
         file->output = file->token_embd;
-    else if ((status = take(file, head, VOCAB, EMBD, &file->output, err)) != DSE_OK)
+    else if ((status = dse_weights_take(file, head, 2, table, &file->output, err)) != DSE_OK)
         return status;
-    if ((status = take_divisors(file, err)) != DSE_OK) return status;
-    /* GGUF has no key for biases: llama conversions of models with attention_bias just carry them. */
-    if (gguf && find(file, "blk.0.attn_q.bias") != NULL) file->config.qkv_bias = true;
-    file->layers = dse_calloc(DSE_MEM_MODEL, (size_t)file->config.n_layers, sizeof *file->layers);
-    if (file->layers == NULL)
-        return dse_fail_memory(err, (size_t)file->config.n_layers * sizeof *file->layers, "layers");
-    for (int i = 0; i < file->config.n_layers && status == DSE_OK; i++)
-        status = take_layer(file, i, err);
+    /* Rows of these two are looked up one by one, without their scales. */
+    const struct dse_tensor *const ends[] = {file->token_embd, file->output};
+    for (int i = 0; i < 2; i++)
+        if (ends[i]->type == DSE_TYPE_F8_E4M3)
+            return dse_fail_at(err, DSE_ERR_UNSUPPORTED, file->path, -1,
+                               "%s: tensor '%s' has the type f8_e4m3, which is supported inside layers only",
+                               file->path, ends[i]->name);
+    return take_divisors(file, err);
+}
+
+static enum dse_status take_tensors(struct dse_model_file *file, struct dse_error *err)
+{
+    struct dse_config *config = &file->config;
+    enum dse_status status = take_ends(file, err);
     if (status != DSE_OK) return status;
+    /* GGUF has no key for biases: llama conversions of models with attention_bias just carry them. */
+    if (file->gguf != NULL && config->latent.kv_rank == 0 && dse_weights_find(file, "blk.0.attn_q.bias") != NULL)
+        config->qkv_bias = true;
+    if (!dse_weights_has_mtp(file)) config->n_mtp_layers = 0;
+    int n = config->n_layers + config->n_mtp_layers;
+    file->layers = dse_calloc(DSE_MEM_MODEL, (size_t)n, sizeof *file->layers);
+    if (file->layers == NULL) return dse_fail_memory(err, (size_t)n * sizeof *file->layers, "layers");
+    for (int i = 0; i < config->n_layers && status == DSE_OK; i++)
+        status = dse_weights_take_layer(file, i, err);
+    /* Prediction layers are no part of the model's own sums. */
+    size_t bytes = file->weight_bytes;
+    int64_t parameters = file->n_parameters, active = file->n_active_parameters;
+    for (int i = config->n_layers; i < n && status == DSE_OK; i++)
+        status = dse_weights_take_layer(file, i, err);
+    if (status != DSE_OK) return status;
+    file->mtp_bytes = file->weight_bytes - bytes;
+    file->weight_bytes = bytes;
+    file->n_parameters = parameters;
+    file->n_active_parameters = active;
     char name[96];
-    layer_name(file, file->config.n_layers, layer_rows[0].gguf, layer_rows[0].hugging_face, name);
+    snprintf(name, sizeof name, "blk.%d.attn_norm.weight", n);
     /* A folder may hold more than its config asks for; a GGUF is written for its own metadata. */
-    if (gguf && find(file, name) != NULL)
+    if (file->gguf != NULL && dse_weights_find(file, name) != NULL)
         return dse_fail_at(err, DSE_ERR_CORRUPT, file->path, -1,
                            "%s: tensor '%s' belongs to a layer beyond the %d that the configuration names", file->path,
-                           name, file->config.n_layers);
+                           name, n);
     return DSE_OK;
 }
 
@@ -256,6 +148,7 @@ static enum dse_status open_folder(struct dse_model_file *file, struct dse_error
     enum dse_status status = read_config(file, err);
     if (status == DSE_OK) status = dse_safetensors_open(file->path, &file->safetensors, err);
     if (status == DSE_OK) status = dse_model_text_from_folder(file, file->path, err);
+    if (status == DSE_OK) status = dse_weights_attach_scales(file, err);
     if (status == DSE_OK) status = take_tensors(file, err);
     return status;
 }
@@ -293,6 +186,8 @@ void dse_model_file_close(struct dse_model_file *file)
     dse_safetensors_close(file->safetensors);
     json_decref(file->tokenizer_json);
     json_decref(file->tokenizer_config);
+    for (int i = 0; file->layers != NULL && i < file->config.n_layers + file->config.n_mtp_layers; i++)
+        dse_free(file->layers[i].experts);
     dse_free(file->layers);
     dse_free(file->chat_template);
     dse_free(file->path);
@@ -305,27 +200,39 @@ bool dse_model_file_intact(const struct dse_model_file *file)
     return file->safetensors == NULL || dse_safetensors_intact(file->safetensors);
 }
 
+/* Numbers of GGUF types, and one place behind them for FP8. */
+#define N_COUNTED (DSE_TYPE_BF16 + 2)
+
 static void count_type(uint64_t *elements, const struct dse_tensor *tensor)
 {
-    if (tensor == NULL || (unsigned)tensor->type > DSE_TYPE_BF16) return;
+    if (tensor == NULL) return;
+    unsigned type = tensor->type == DSE_TYPE_F8_E4M3 ? DSE_TYPE_BF16 + 1 : (unsigned)tensor->type;
+    if (type >= N_COUNTED) return;
     uint64_t n = 1;
     for (int i = 0; i < tensor->n_dims; i++)
         n *= tensor->shape[i];
-    elements[tensor->type] += n;
+    elements[type] += n;
 }
 
 const char *dse_model_file_quantization(const struct dse_model_file *file)
 {
-    uint64_t elements[DSE_TYPE_BF16 + 1] = {0};
+    uint64_t elements[N_COUNTED] = {0};
     for (int l = 0; l < file->config.n_layers; l++) {
         const struct dse_layer_tensors *t = &file->layers[l];
-        const struct dse_tensor *const matrices[] = {t->q, t->k, t->v, t->o, t->gate, t->up, t->down};
+        const struct dse_tensor *const matrices[] = {
+            t->q,   t->k,    t->v,        t->o,        t->gate,        t->up,          t->down,      t->q_a,
+            t->q_b, t->kv_a, t->kv_b.k_b, t->kv_b.v_b, t->kv_b.joined, t->shared_gate, t->shared_up, t->shared_down};
         for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++)
             count_type(elements, matrices[i]);
+        for (int e = 0; t->experts != NULL && e < file->config.moe.n_experts; e++) {
+            count_type(elements, &t->experts[e].gate);
+            count_type(elements, &t->experts[e].up);
+            count_type(elements, &t->experts[e].down);
+        }
     }
     uint32_t best = 0;
-    for (uint32_t type = 0; type <= DSE_TYPE_BF16; type++)
+    for (uint32_t type = 0; type < N_COUNTED; type++)
         if (elements[type] > elements[best]) best = type;
-    const struct dse_type_info *info = dse_type_info(best);
+    const struct dse_type_info *info = dse_type_info(best > DSE_TYPE_BF16 ? DSE_TYPE_F8_E4M3 : best);
     return info != NULL ? info->name : "unknown";
 }

@@ -39,7 +39,8 @@ struct dse_mtp_tensors {
     const struct dse_tensor *head_norm;               /* [D] shared_head.norm */
 };
 
-/* One decoder layer. Fields that an architecture does not have are NULL. Shapes as Hugging Face writes them, [out, in]; bias and norm pointers are NULL when absent. */
+/* One decoder layer. Fields that an architecture does not have are NULL. Shapes as Hugging Face writes them, [out, in]; bias
+ * and norm pointers are NULL when absent. */
 struct dse_layer_tensors {
     const struct dse_tensor *attn_norm;                /* [D] */
     const struct dse_tensor *q, *k, *v, *o;            /* [H*d, D] [K*d, D] [K*d, D] [D, H*d] */
@@ -77,6 +78,7 @@ struct dse_model_file {
     struct dse_layer_tensors *layers;       /* [L + n_mtp_layers] */
     char *chat_template;                    /* owned, NUL-terminated, NULL if the model has none */
     size_t weight_bytes;                    /* of all tensors used */
+    size_t mtp_bytes;                       /* of the prediction layers, which no other sum contains */
     int64_t n_parameters;
     int64_t n_active_parameters; /* that one token uses: without the experts it is not routed to */
 };

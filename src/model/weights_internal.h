@@ -1,8 +1,26 @@
-/* What the two halves of opening a model share: weights.c (tensors) and weights_text.c (tokenizer files, templates). */
+/* What the parts of opening a model share: weights.c (the file), weights_layers.c and weights_experts.c (tensors of a
+ * layer), weights_fp8.c (scales) and weights_text.c (tokenizer files, templates). */
 #ifndef DSE_MODEL_WEIGHTS_INTERNAL_H
 #define DSE_MODEL_WEIGHTS_INTERNAL_H
 
 #include "model/weights.h"
+
+const struct dse_tensor *dse_weights_find(const struct dse_model_file *file, const char *name); /* NULL if absent */
+/* Finds a tensor, checks its type and that its shape is the one given, and adds it to the sums. A tensor of one dimension is
+ * a vector and is read element by element. */
+DSE_MUST_CHECK enum dse_status dse_weights_take(struct dse_model_file *file, const char *name, int n_dims,
+                                                const size_t *shape, const struct dse_tensor **out,
+                                                struct dse_error *err);
+DSE_MUST_CHECK enum dse_status dse_weights_take_layer(struct dse_model_file *file, int layer, struct dse_error *err);
+/* The experts of a layer, stacked (GGUF) or one by one (folders). */
+DSE_MUST_CHECK enum dse_status dse_weights_take_experts(struct dse_model_file *file, int layer, struct dse_error *err);
+/* "blk.LAYER.GGUF" or "model.layers.LAYER.HUGGING_FACE" */
+void dse_weights_layer_name(const struct dse_model_file *file, int layer, const char *gguf, const char *hugging_face,
+                            char name[96]);
+/* The file has the first prediction layer that its configuration names. */
+bool dse_weights_has_mtp(const struct dse_model_file *file);
+/* Folders: gives every FP8 matrix its block_scales. */
+DSE_MUST_CHECK enum dse_status dse_weights_attach_scales(struct dse_model_file *file, struct dse_error *err);
 
 /* Types, counts and ids of the tokenizer.* keys that text work relies on. */
 DSE_MUST_CHECK enum dse_status dse_gguf_check_tokenizer(const struct dse_gguf *gguf, struct dse_error *err);
