@@ -1,4 +1,4 @@
-/* Writes the cases of malformed_gguf.c and malformed_hugging_face.c to disk. */
+/* Writes the cases of malformed_gguf.c, malformed_hugging_face.c and malformed_deepseek.c to disk. */
 #include "malformed.h"
 
 #include <stdio.h>

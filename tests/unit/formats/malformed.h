@@ -26,6 +26,7 @@ typedef void malformed_fn(void *user, const struct malformed_case *bad);
 /* Each calls fn once per case; what a case points to lives during the call. */
 void malformed_gguf(malformed_fn *fn, void *user);
 void malformed_hugging_face(malformed_fn *fn, void *user);
+void malformed_deepseek(malformed_fn *fn, void *user); /* both formats */
 
 /* Writes the files of a case below folder and gives the path to open. Returns false on an I/O error. */
 bool malformed_write(const char *folder, const struct malformed_case *bad, char *path, size_t path_bytes);

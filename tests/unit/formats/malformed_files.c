@@ -41,6 +41,7 @@ int main(int argc, char **argv)
     }
     malformed_gguf(write_case, &out);
     malformed_hugging_face(write_case, &out);
+    malformed_deepseek(write_case, &out);
     if (fclose(out.manifest) != 0) return 1;
     printf("%d cases\n", out.count);
     return 0;

@@ -15,6 +15,7 @@
 #include "malformed.h"
 #include "model/weights.h"
 #include "temp_dir.h"
+#include "tiny_deepseek.h"
 #include "tiny_model.h"
 
 struct run {
@@ -89,6 +90,15 @@ static void hugging_face_folders_that_are_broken_are_refused_by_name(void **stat
     print_message("%d broken folders\n", run.cases);
     assert_int_equal(run.failures, 0);
     assert_true(run.cases > 300);
+}
+
+static void deepseek_models_that_are_broken_are_refused_by_name(void **state)
+{
+    struct run run = {.folder = temp_dir(*state)};
+    malformed_deepseek(open_case, &run);
+    print_message("%d broken DeepSeek models\n", run.cases);
+    assert_int_equal(run.failures, 0);
+    assert_true(run.cases > 1500);
 }
 
 /* Reads all that an accepted file exposes, so that a wrong pointer shows. */
@@ -208,7 +218,27 @@ static void running_out_of_memory_while_opening_is_an_error_without_leaks(void *
         2};
     assert_true(malformed_write(temp_dir(*state), &a, gguf, sizeof gguf));
     assert_true(malformed_write(temp_dir(*state), &b, folder, sizeof folder));
-    for (int k = 0; k < 2; k++) {
+    static struct tiny_folder deep;
+    struct tiny_gguf deep_gguf;
+    struct bytes deep_out = {0}, deep_weights = {0};
+    char paths[2][600];
+    json_t *deep_config = tiny_deepseek_config();
+    char *deep_text = json_dumps(deep_config, 0);
+    tiny_deepseek_gguf(&deep_gguf, "deepseek32");
+    tiny_gguf_build(&deep_gguf, &deep_out);
+    tiny_deepseek_folder(&deep);
+    tiny_folder_build(&deep, &deep_weights);
+    struct malformed_case c = {"memory_deepseek", "", "m.gguf", {{"m.gguf", deep_out.data, deep_out.length}}, 1};
+    struct malformed_case d = {
+        "memory_deepseek_folder",
+        "",
+        "",
+        {{"config.json", deep_text, strlen(deep_text)}, {"model.safetensors", deep_weights.data, deep_weights.length}},
+        2};
+    assert_true(malformed_write(temp_dir(*state), &c, paths[0], sizeof paths[0]));
+    assert_true(malformed_write(temp_dir(*state), &d, paths[1], sizeof paths[1]));
+    const char *const models[] = {gguf, folder, paths[0], paths[1]};
+    for (int k = 0; k < 4; k++) {
         enum dse_status status = DSE_ERR_NO_MEMORY;
         size_t live = dse_mem_live_bytes(DSE_MEM_MODEL);
         for (long n = 1; status != DSE_OK; n++) {
@@ -216,7 +246,7 @@ static void running_out_of_memory_while_opening_is_an_error_without_leaks(void *
             struct dse_error err;
             assert_true(n < 20000);
             dse_alloc_fail_after(n);
-            status = dse_model_file_open(k == 0 ? gguf : folder, &file, &err);
+            status = dse_model_file_open(models[k], &file, &err);
             dse_alloc_fail_after(0);
             if (status == DSE_OK)
                 dse_model_file_close(file);
@@ -231,6 +261,11 @@ static void running_out_of_memory_while_opening_is_an_error_without_leaks(void *
     json_decref(header);
     json_decref(config);
     tiny_gguf_free(&g);
+    bytes_free(&deep_out);
+    bytes_free(&deep_weights);
+    free(deep_text);
+    json_decref(deep_config);
+    tiny_gguf_free(&deep_gguf);
 }
 
 int main(void)
@@ -238,6 +273,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gguf_files_that_are_broken_are_refused_by_name),
         cmocka_unit_test(hugging_face_folders_that_are_broken_are_refused_by_name),
+        cmocka_unit_test(deepseek_models_that_are_broken_are_refused_by_name),
         cmocka_unit_test(gguf_with_any_byte_of_its_header_flipped_never_crashes),
         cmocka_unit_test(safetensors_with_any_byte_of_its_header_flipped_never_crashes),
         cmocka_unit_test(running_out_of_memory_while_opening_is_an_error_without_leaks),

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "model/safetensors.h"
+#include "quant/fp8.h"
 #include "quant/types.h"
 #include "temp_dir.h"
 
@@ -139,6 +140,56 @@ static void row_bytes_refuses_partial_blocks_overflow_and_unknown_types(void **s
     assert_null(dse_type_info(DSE_TYPE_UNREADABLE));
 }
 
+static void every_e4m3_byte_decodes_to_the_reference_bits(void **state)
+{
+    struct dse_safetensors *file;
+    struct dse_error err;
+    if (dse_safetensors_open(data_path("reference/quant_blocks.safetensors"), &file, &err) != DSE_OK)
+        fail_msg("%s", err.message);
+    const struct dse_tensor *wanted = dse_safetensors_tensor(file, "e4m3.values");
+    assert_non_null(wanted);
+    for (int b = 0; b < 256; b++) {
+        uint8_t byte = (uint8_t)b;
+        float want, got = dse_f8_e4m3_to_f32(byte), table;
+        memcpy(&want, (const char *)wanted->data + 4 * b, 4);
+        dse_type_decode(DSE_TYPE_F8_E4M3, &byte, &table, 1);
+        assert_memory_equal(&got, &table, 4);
+        assert_int_equal(isnan(want), (b & 0x7F) == 0x7F);
+        assert_true(isnan(want) ? isnan(got) : memcmp(&got, &want, 4) == 0);
+    }
+    dse_safetensors_close(file);
+}
+
+/* 144 x 200 weights: partial blocks on both edges. */
+static void fp8_matrices_decode_to_the_reference_bits_from_any_row(void **state)
+{
+    struct dse_safetensors *file;
+    struct dse_error err;
+    if (dse_safetensors_open(data_path("reference/quant_blocks.safetensors"), &file, &err) != DSE_OK)
+        fail_msg("%s", err.message);
+    const struct dse_tensor *weight = dse_safetensors_tensor(file, "fp8block.weight");
+    const struct dse_tensor *scales = dse_safetensors_tensor(file, "fp8block.weight_scale_inv");
+    const struct dse_tensor *wanted = dse_safetensors_tensor(file, "fp8block.values");
+    assert_true(weight != NULL && scales != NULL && wanted != NULL);
+    size_t rows = wanted->shape[0], columns = wanted->shape[1];
+    assert_true(rows == 144 && columns == 200);
+    float *got = malloc(wanted->bytes);
+    char *unaligned = malloc(scales->bytes + 1);
+    memcpy(unaligned + 1, scales->data, scales->bytes);
+    static const size_t steps[] = {144, 1, 37};
+    for (size_t s = 0; s < sizeof steps / sizeof *steps; s++) {
+        memset(got, 0xFF, wanted->bytes);
+        for (size_t r = 0; r < rows; r += steps[s]) {
+            size_t count = rows - r < steps[s] ? rows - r : steps[s];
+            dse_fp8_decode_rows(weight->data, unaligned + 1, columns, r, count, got + r * columns);
+        }
+        assert_memory_equal(got, wanted->data, wanted->bytes);
+    }
+    free(unaligned);
+    free(got);
+    dse_safetensors_close(file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +197,8 @@ int main(void)
         cmocka_unit_test(decoding_reads_blocks_at_any_alignment),
         cmocka_unit_test(all_halves_convert_exactly_and_back),
         cmocka_unit_test(floats_round_to_the_nearest_half_and_ties_to_even),
+        cmocka_unit_test(every_e4m3_byte_decodes_to_the_reference_bits),
+        cmocka_unit_test(fp8_matrices_decode_to_the_reference_bits_from_any_row),
         cmocka_unit_test(row_bytes_refuses_partial_blocks_overflow_and_unknown_types),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -55,7 +55,7 @@ struct tiny_value *tiny_set(struct tiny_gguf *g, const char *key, uint32_t type,
 {
     struct tiny_value *value = tiny_value(g, key);
     if (value == NULL) {
-        if (g->n_values == 64) abort();
+        if (g->n_values == TINY_MAX_VALUES) abort();
         value = &g->values[g->n_values++];
         *value = (struct tiny_value){.key_bytes = strlen(key), .key_claim = TINY_ACTUAL};
         snprintf(value->key, sizeof value->key, "%s", key);
@@ -151,7 +151,7 @@ struct tiny_tensor *tiny_tensor(struct tiny_gguf *g, const char *name)
 struct tiny_tensor *tiny_add_tensor(struct tiny_gguf *g, const char *name, uint32_t type, uint64_t columns,
                                     uint64_t rows)
 {
-    if (g->n_tensors == 32) abort();
+    if (g->n_tensors == TINY_MAX_TENSORS) abort();
     struct tiny_tensor *t = &g->tensors[g->n_tensors++];
     *t = (struct tiny_tensor){.name_claim = TINY_ACTUAL, .type = type, .offset = TINY_ACTUAL};
     snprintf(t->name, sizeof t->name, "%s", name);

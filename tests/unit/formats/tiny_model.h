@@ -44,13 +44,15 @@ struct tiny_tensor {
     size_t at, dims_at, type_at, end_at, data_at;
 };
 
+enum { TINY_MAX_VALUES = 96, TINY_MAX_TENSORS = 128 };
+
 struct tiny_gguf {
     char magic[4];
     uint32_t version;
     uint64_t claimed_tensors, claimed_values;
-    struct tiny_value values[64];
+    struct tiny_value values[TINY_MAX_VALUES];
     int n_values;
-    struct tiny_tensor tensors[32];
+    struct tiny_tensor tensors[TINY_MAX_TENSORS];
     int n_tensors;
     size_t alignment; /* of the layout, whatever the key says */
     size_t data_at;
