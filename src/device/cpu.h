@@ -13,19 +13,22 @@
 /* With more rows, a unit of work is so many rows by so many panels of 16 weight rows. */
 #define CPU_CHUNK_ROWS   192
 #define CPU_CHUNK_PANELS 4
+/* Rows of a head's matrix product (head_project) that a thread prepares and computes in one go. */
+#define CPU_HEAD_ROWS 32
 /* Partial attention results that may wait for their merge, per thread. */
 #define CPU_ATTENTION_SLOTS 32
 
 /* One thread's memory. */
 struct cpu_thread {
     float *normed;     /* [CPU_PRIVATE_ROWS][widest input] */
-    void *activation;  /* of CPU_PRIVATE_ROWS rows, widest input */
+    void *activation;  /* of CPU_PRIVATE_ROWS rows, widest input; or of CPU_HEAD_ROWS rows of a head */
     float *up;         /* [CPU_CHUNK_ROWS][CPU_CHUNK_PANELS * 16] */
     float *q;          /* [DSE_ATTENTION_COLUMNS][width] */
     float *scores;     /* [DSE_ATTENTION_COLUMNS][DSE_ATTENTION_SCORES] */
     float *block;      /* [32][width] */
-    float *m, *l, *o;  /* a partial result: [columns], [columns], [columns][width] */
-    float *k_head;     /* [d] a key on its way into the cache */
+    float *dots;       /* latent attention: [32][DSE_ATTENTION_COLUMNS] */
+    float *m, *l, *o;  /* a partial result: [columns], [columns], [columns][width of a value] */
+    float *k_head;     /* [width] a key on its way into the cache */
     float *gathered;   /* mixture of experts: [CPU_MOE_ROWS][D] rows of one expert, */
     void *gathered_s8; /* their s8 form, */
     float *expert;     /* and [CPU_MOE_ROWS][CPU_MOE_PANELS * 16] results */
@@ -69,6 +72,7 @@ struct cpu_state {
     void *activation;           /* of max_rows rows */
     size_t widest;              /* columns of the widest input of a matrix */
     struct cpu_tile *tiles;     /* [max_rows] */
+    int32_t *last_keys;         /* [max_rows] last key that a row attends to */
     struct cpu_moe moe;
     /* Partial and running attention results that threads exchange: [slots][columns * (2 + width)]. */
     float *slots, *running;
@@ -107,7 +111,15 @@ void dse_cpu_route(struct dse_device *device, const struct dse_config *config, c
 void dse_cpu_moe(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
                  const struct dse_routes *routes, int n_rows, float *x);
 
-/* cpu_rope.c */
+/* cpu_rope.c. begin comes first in an op that asks for angles; then threads may ask for different rows m. */
+struct cpu_angles {
+    const float *cosine, *sine; /* [pairs], both times the rope factor */
+    size_t pairs;
+};
+void dse_cpu_angles_begin(struct cpu_state *state, const struct dse_device_weights *weights);
+struct cpu_angles dse_cpu_angles(struct cpu_state *state, const struct dse_device_weights *weights, size_t m,
+                                 int32_t position);
+void dse_cpu_rotate(float *head, const struct cpu_angles *angles, enum dse_rope_pairs kind);
 void dse_cpu_rope_store(struct dse_device *device, const struct dse_device_weights *weights, int layer,
                         const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *k,
                         const float *v);
@@ -115,5 +127,16 @@ void dse_cpu_rope_store(struct dse_device *device, const struct dse_device_weigh
 /* cpu_attention.c */
 void dse_cpu_attention(struct dse_device *device, const struct dse_config *config, int layer,
                        const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *q, float *out);
+void dse_cpu_latent_attention(struct dse_device *device, const struct dse_config *config, int layer,
+                              const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *q,
+                              const float *absorbed, const struct dse_key_choice *choice, float *out);
+
+/* cpu_latent.c */
+void dse_cpu_latent_qkv(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
+                        const float *x, int n_rows, float *q_latent, float *q, float *ck);
+void dse_cpu_latent_store(struct dse_device *device, const struct dse_device_weights *weights, int layer,
+                          const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *ck);
+void dse_cpu_head_project(struct dse_device *device, const struct dse_head_matrix *w, const float *x, size_t x_stride,
+                          int n_rows, float *y);
 
 #endif

@@ -1,4 +1,5 @@
-/* Rotary embedding of q and k, the q/k norm before it, and the store of k and v into the KV blocks.
+/* Rotary embedding of q and k, the q/k norm before it, and the store of k and v into the KV blocks. The angles serve
+ * latent attention (cpu_latent.c) and the indexer (cpu_index.c) too.
  *
  * Angles are those of Hugging Face: f32 position times f32 inverse frequency. Their cosines are computed once per row of the
  * batch and kept for all layers.
@@ -18,24 +19,34 @@ struct rope_job {
     const float *k, *v;
 };
 
-static void tabulate(const struct rope_job *job, int m)
+void dse_cpu_angles_begin(struct cpu_state *state, const struct dse_device_weights *weights)
 {
-    struct cpu_state *state = job->state;
-    const struct dse_device_weights *weights = job->weights;
-    int32_t position = job->rows->positions[m];
-    if (state->angle_positions[m] == position) return;
-    size_t pairs = (size_t)weights->config->rope.dimensions / 2;
-    float *cosine = state->cosines + (size_t)m * pairs, *sine = state->sines + (size_t)m * pairs;
-    for (size_t i = 0; i < pairs; i++) {
-        float angle = (float)position * weights->rope_frequencies[i];
-        cosine[i] = (float)cos((double)angle) * weights->rope_factor;
-        sine[i] = (float)sin((double)angle) * weights->rope_factor;
-    }
-    state->angle_positions[m] = position;
+    if (state->angle_frequencies == weights->rope_frequencies) return;
+    for (int m = 0; m < state->max_rows; m++)
+        state->angle_positions[m] = -1;
+    state->angle_frequencies = weights->rope_frequencies;
 }
 
-static void rotate(float *head, const float *cosine, const float *sine, size_t pairs, enum dse_rope_pairs kind)
+struct cpu_angles dse_cpu_angles(struct cpu_state *state, const struct dse_device_weights *weights, size_t m,
+                                 int32_t position)
 {
+    size_t pairs = (size_t)weights->config->rope.dimensions / 2;
+    float *cosine = state->cosines + m * pairs, *sine = state->sines + m * pairs;
+    if (state->angle_positions[m] != position) {
+        for (size_t i = 0; i < pairs; i++) {
+            float angle = (float)position * weights->rope_frequencies[i];
+            cosine[i] = (float)cos((double)angle) * weights->rope_factor;
+            sine[i] = (float)sin((double)angle) * weights->rope_factor;
+        }
+        state->angle_positions[m] = position;
+    }
+    return (struct cpu_angles){cosine, sine, pairs};
+}
+
+void dse_cpu_rotate(float *head, const struct cpu_angles *angles, enum dse_rope_pairs kind)
+{
+    const float *cosine = angles->cosine, *sine = angles->sine;
+    size_t pairs = angles->pairs;
     if (kind == DSE_ROPE_HALF) {
         for (size_t i = 0; i < pairs; i++) {
             float a = head[i], b = head[i + pairs];
@@ -84,16 +95,15 @@ static void run_rope(void *context, int thread, int n_threads)
     const struct dse_config *config = job->weights->config;
     const struct dse_layer *layer = &job->weights->layers[job->layer];
     const struct dse_vector_ops *vector = &job->state->kernels.vector;
-    size_t d = (size_t)config->head_dim, pairs = (size_t)config->rope.dimensions / 2, begin, end;
+    size_t d = (size_t)config->head_dim, begin, end;
     float *key = job->state->threads[thread].k_head;
     dse_split((size_t)job->rows->n_rows, DSE_KV_BLOCK_TOKENS, thread, n_threads, &begin, &end);
     for (size_t m = begin; m < end; m++) {
-        tabulate(job, (int)m);
-        const float *cosine = job->state->cosines + m * pairs, *sine = job->state->sines + m * pairs;
+        const struct cpu_angles angles = dse_cpu_angles(job->state, job->weights, m, job->rows->positions[m]);
         for (int h = 0; h < config->n_heads; h++) {
             float *q = job->q + (m * (size_t)config->n_heads + (size_t)h) * d;
             if (layer->q_norm != NULL) vector->rmsnorm(q, layer->q_norm, d, config->rms_eps, q);
-            rotate(q, cosine, sine, pairs, config->rope.pairs);
+            dse_cpu_rotate(q, &angles, config->rope.pairs);
         }
         for (int h = 0; h < config->n_kv_heads; h++) {
             size_t at = (m * (size_t)config->n_kv_heads + (size_t)h) * d;
@@ -101,7 +111,7 @@ static void run_rope(void *context, int thread, int n_threads)
                 vector->rmsnorm(job->k + at, layer->k_norm, d, config->rms_eps, key);
             else
                 memcpy(key, job->k + at, d * sizeof *key);
-            rotate(key, cosine, sine, pairs, config->rope.pairs);
+            dse_cpu_rotate(key, &angles, config->rope.pairs);
             store(job, (int)m, h, key, job->v + at);
         }
     }
@@ -113,11 +123,7 @@ void dse_cpu_rope_store(struct dse_device *device, const struct dse_device_weigh
 {
     struct cpu_state *state = device->state;
     struct rope_job job = {state, weights, layer, layout, rows, q, k, v};
-    if (state->angle_frequencies != weights->rope_frequencies) {
-        for (int m = 0; m < state->max_rows; m++)
-            state->angle_positions[m] = -1;
-        state->angle_frequencies = weights->rope_frequencies;
-    }
+    dse_cpu_angles_begin(state, weights);
     /* waking the others costs more than a row takes */
     if (rows->n_rows < 2 * DSE_KV_BLOCK_TOKENS)
         run_rope(&job, 0, 1);

@@ -25,21 +25,50 @@ static void *carve(struct carver *carver, size_t count, size_t size)
     return at;
 }
 
+/* Values of an attention query and of a result, in whole vectors. */
+struct widths {
+    size_t key, value;
+};
+
+static struct widths widths_of(const struct dse_config *config)
+{
+    const struct dse_latent_config *latent = &config->latent;
+    size_t d = dse_attention_width(config->head_dim);
+    if (latent->kv_rank == 0) return (struct widths){d, d};
+    return (struct widths){dse_attention_width(latent->kv_rank + latent->rope), dse_attention_width(latent->kv_rank)};
+}
+
+static size_t widest_input(const struct dse_config *config)
+{
+    const struct dse_latent_config *latent = &config->latent;
+    int head = latent->kv_rank > 0 && latent->v > config->head_dim ? latent->v : config->head_dim;
+    size_t widest = (size_t)config->n_heads * (size_t)head;
+    const int others[] = {config->n_embd, config->n_ff, latent->q_rank};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
+        if ((size_t)others[i] > widest) widest = (size_t)others[i];
+    return widest;
+}
+
 static void carve_thread(struct carver *carver, struct cpu_thread *thread, const struct dse_config *config,
-                         size_t widest, size_t width)
+                         size_t widest, struct widths widths)
 {
     const size_t moe_rows = config->moe.n_experts > 0 ? CPU_MOE_ROWS : 0, embd = (size_t)config->n_embd;
+    const struct dse_latent_config *latent = &config->latent;
+    const size_t head = (size_t)(latent->nope > latent->kv_rank ? latent->nope : latent->kv_rank);
+    const size_t private_bytes = dse_activation_bytes(CPU_PRIVATE_ROWS, widest);
+    const size_t head_bytes = dse_activation_bytes(CPU_HEAD_ROWS, head);
     struct cpu_thread t;
     t.normed = carve(carver, CPU_PRIVATE_ROWS * widest, sizeof(float));
-    t.activation = carve(carver, dse_activation_bytes(CPU_PRIVATE_ROWS, widest), 1);
+    t.activation = carve(carver, private_bytes > head_bytes ? private_bytes : head_bytes, 1);
     t.up = carve(carver, (size_t)CPU_CHUNK_ROWS * CPU_CHUNK_PANELS * DSE_PANEL_ROWS, sizeof(float));
-    t.q = carve(carver, DSE_ATTENTION_COLUMNS * width, sizeof(float));
+    t.q = carve(carver, DSE_ATTENTION_COLUMNS * widths.key, sizeof(float));
     t.scores = carve(carver, (size_t)DSE_ATTENTION_COLUMNS * DSE_ATTENTION_SCORES, sizeof(float));
-    t.block = carve(carver, DSE_KV_BLOCK_TOKENS * width, sizeof(float));
+    t.block = carve(carver, DSE_KV_BLOCK_TOKENS * widths.key, sizeof(float));
+    t.dots = carve(carver, (size_t)DSE_KV_BLOCK_TOKENS * DSE_ATTENTION_COLUMNS, sizeof(float));
     t.m = carve(carver, DSE_ATTENTION_COLUMNS, sizeof(float));
     t.l = carve(carver, DSE_ATTENTION_COLUMNS, sizeof(float));
-    t.o = carve(carver, DSE_ATTENTION_COLUMNS * width, sizeof(float));
-    t.k_head = carve(carver, width, sizeof(float));
+    t.o = carve(carver, DSE_ATTENTION_COLUMNS * widths.value, sizeof(float));
+    t.k_head = carve(carver, widths.key, sizeof(float));
     t.gathered = carve(carver, moe_rows * embd, sizeof(float));
     t.gathered_s8 = carve(carver, dse_activation_bytes(moe_rows, embd), 1);
     t.expert = carve(carver, moe_rows * CPU_MOE_PANELS * DSE_PANEL_ROWS, sizeof(float));
@@ -65,23 +94,21 @@ static void carve_moe(struct carver *carver, struct cpu_moe *moe, const struct d
 static size_t plan(struct cpu_state *state, const struct dse_config *config, int max_rows, int n_threads, void *base)
 {
     struct carver carver = {base, 0};
-    size_t rows = (size_t)max_rows, width = dse_attention_width(config->head_dim);
-    size_t attention = (size_t)config->n_heads * (size_t)config->head_dim;
-    size_t widest = (size_t)config->n_embd, pairs = (size_t)config->rope.dimensions / 2;
-    if (attention > widest) widest = attention;
-    if ((size_t)config->n_ff > widest) widest = (size_t)config->n_ff;
+    const struct widths widths = widths_of(config);
+    size_t rows = (size_t)max_rows, widest = widest_input(config), pairs = (size_t)config->rope.dimensions / 2;
     state->max_rows = max_rows;
     state->widest = widest;
     state->threads = carve(&carver, (size_t)n_threads, sizeof *state->threads);
     for (int i = 0; i < n_threads; i++)
-        carve_thread(&carver, state->threads != NULL ? &state->threads[i] : NULL, config, widest, width);
+        carve_thread(&carver, state->threads != NULL ? &state->threads[i] : NULL, config, widest, widths);
     size_t normed;
     if (!dse_mul_size(rows, (size_t)config->n_embd, &normed)) return SIZE_MAX;
     state->normed = carve(&carver, normed, sizeof(float));
     state->activation = carve(&carver, dse_activation_bytes(rows, widest), 1);
     carve_moe(&carver, &state->moe, &config->moe, rows);
     state->tiles = carve(&carver, rows, sizeof *state->tiles);
-    state->slot_floats = DSE_ATTENTION_COLUMNS * (2 + width);
+    state->last_keys = carve(&carver, rows, sizeof *state->last_keys);
+    state->slot_floats = DSE_ATTENTION_COLUMNS * (2 + widths.value);
     state->n_slots = (size_t)n_threads * CPU_ATTENTION_SLOTS;
     state->slots = carve(&carver, state->n_slots * state->slot_floats, sizeof(float));
     state->running = carve(&carver, state->n_slots * state->slot_floats, sizeof(float));

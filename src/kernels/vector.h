@@ -21,6 +21,8 @@ typedef void dse_softmax_merge_fn(float *m, float *l, float *o, float m2, float 
 /* f32 to half, round to nearest even, and back. */
 typedef void dse_narrow_fn(const float *in, size_t n, uint16_t *out);
 typedef void dse_widen_fn(const uint16_t *in, size_t n, float *out);
+/* Blocks of 32 values (f16 scale, 32 s8) to f32: DSE_KV_Q8_0. n is a multiple of 32. */
+typedef void dse_expand_fn(const uint8_t *blocks, size_t n, float *out);
 
 struct dse_vector_ops {
     dse_rmsnorm_fn *rmsnorm;
@@ -29,6 +31,7 @@ struct dse_vector_ops {
     dse_softmax_merge_fn *softmax_merge;
     dse_narrow_fn *narrow;
     dse_widen_fn *widen;
+    dse_expand_fn *expand;
 };
 
 /* The variants for this CPU, as DSE_CPU_MASK limits it. */

@@ -153,10 +153,14 @@ void fake_model_deinit(struct fake_model *model)
 void fake_kv_init(struct fake_kv *kv, enum dse_kv_type type, int n_layers, int n_kv_heads, int head_dim,
                   int n_sequences, int max_tokens)
 {
-    *kv = (struct fake_kv){
-        .layout = {.type = type, .n_layers = n_layers, .n_kv_heads = n_kv_heads, .head_dim = head_dim},
-        .n_sequences = n_sequences};
-    dse_kv_layout_init(&kv->layout);
+    struct dse_kv_layout layout = {.type = type, .n_layers = n_layers, .n_kv_heads = n_kv_heads, .head_dim = head_dim};
+    dse_kv_layout_init(&layout);
+    fake_kv_init_layout(kv, &layout, n_sequences, max_tokens);
+}
+
+void fake_kv_init_layout(struct fake_kv *kv, const struct dse_kv_layout *layout, int n_sequences, int max_tokens)
+{
+    *kv = (struct fake_kv){.layout = *layout, .n_sequences = n_sequences};
     kv->blocks_per_sequence = (max_tokens + DSE_KV_BLOCK_TOKENS - 1) / DSE_KV_BLOCK_TOKENS;
     int n_blocks = n_sequences * kv->blocks_per_sequence;
     size_t bytes = (size_t)n_blocks * kv->layout.block_bytes;

@@ -48,6 +48,7 @@ struct fake_kv {
 };
 void fake_kv_init(struct fake_kv *kv, enum dse_kv_type type, int n_layers, int n_kv_heads, int head_dim,
                   int n_sequences, int max_tokens);
+void fake_kv_init_layout(struct fake_kv *kv, const struct dse_kv_layout *layout, int n_sequences, int max_tokens);
 void fake_kv_deinit(struct fake_kv *kv);
 struct dse_kv_view fake_kv_view(const struct fake_kv *kv, int sequence);
 /* Where element i of the key or value of a token lies, read and written as f32. */

@@ -41,6 +41,10 @@ DSE_INLINE v16 v16_load_f16(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
+DSE_INLINE v16 v16_load_s8(const int8_t *p)
+{
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 DSE_INLINE void v16_store_f16(uint16_t *p, v16 a)
 {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -111,6 +115,12 @@ DSE_INLINE v16 v16_load_f16(const uint16_t *p)
 {
     return V16_EACH(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
                     _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))));
+}
+DSE_INLINE v16 v16_load_s8(const int8_t *p)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)p);
+    return V16_EACH(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8))));
 }
 DSE_INLINE void v16_store_f16(uint16_t *p, v16 a)
 {
@@ -188,6 +198,10 @@ DSE_INLINE void v16_store(float *p, v16 a)
 DSE_INLINE v16 v16_load_f16(const uint16_t *p)
 {
     V16_LANES(dse_f16_to_f32(p[i]));
+}
+DSE_INLINE v16 v16_load_s8(const int8_t *p)
+{
+    V16_LANES((float)p[i]);
 }
 DSE_INLINE void v16_store_f16(uint16_t *p, v16 a)
 {

@@ -11,4 +11,5 @@ void dse_vector_ops_pick(struct dse_vector_ops *ops)
     ops->softmax_merge = (dse_softmax_merge_fn *)dse_kernel_pick("softmax_merge", "f32")->function;
     ops->narrow = (dse_narrow_fn *)dse_kernel_pick("narrow", "f16")->function;
     ops->widen = (dse_widen_fn *)dse_kernel_pick("widen", "f16")->function;
+    ops->expand = (dse_expand_fn *)dse_kernel_pick("expand", "q8")->function;
 }

@@ -122,3 +122,23 @@ void DSE_NAME(widen_f16)(const uint16_t *in, size_t n, float *out)
         store_tail(out + i, n - i, v16_load_f16(lane));
     }
 }
+
+dse_expand_fn DSE_NAME(expand_q8);
+void DSE_NAME(expand_q8)(const uint8_t *blocks, size_t n, float *out)
+{
+    enum { VALUES = 32, BYTES = 34, AT_ONCE = 16 };
+    for (size_t left = n / VALUES; left > 0;) {
+        size_t count = left < AT_ONCE ? left : AT_ONCE;
+        uint16_t half[AT_ONCE] = {0};
+        float scale[AT_ONCE];
+        for (size_t b = 0; b < count; b++)
+            memcpy(&half[b], blocks + b * BYTES, sizeof half[b]);
+        v16_store(scale, v16_load_f16(half));
+        for (size_t b = 0; b < count; b++, blocks += BYTES, out += VALUES) {
+            v16 s = v16_set1(scale[b]);
+            v16_store(out, v16_mul(v16_load_s8((const int8_t *)blocks + 2), s));
+            v16_store(out + 16, v16_mul(v16_load_s8((const int8_t *)blocks + 18), s));
+        }
+        left -= count;
+    }
+}
