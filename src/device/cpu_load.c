@@ -134,8 +134,8 @@ static enum dse_status plan_matrices(struct loader *loader, struct pack_plan *pl
         memcpy(loader->sources + n, of_layer, sizeof of_layer);
         n += 7;
     }
-    loader->sources[n] = (struct source){file->output, &loader->out->output};
-    for (size_t i = 0; i < loader->n; i++) {
+    loader->sources[n++] = (struct source){file->output, &loader->out->output};
+    for (size_t i = 0; i < n; i++) {
         const struct dse_tensor *tensor = loader->sources[i].tensor;
         enum dse_status status = check_decodable(tensor, err);
         if (status != DSE_OK) return status;
