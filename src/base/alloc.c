@@ -68,14 +68,15 @@ static void *finish(void *block, size_t shift, enum dse_mem tag, size_t bytes)
     return header + 1;
 }
 
-void *dse_alloc(enum dse_mem tag, size_t bytes)
+/* The names are in parentheses because the header makes them macros for the analyzer. */
+void *(dse_alloc)(enum dse_mem tag, size_t bytes)
 {
     size_t total;
     if (must_fail() || !dse_add_size(bytes, sizeof(struct header), &total)) return NULL;
     return finish(malloc(total), sizeof(struct header), tag, bytes);
 }
 
-void *dse_calloc(enum dse_mem tag, size_t count, size_t bytes)
+void *(dse_calloc)(enum dse_mem tag, size_t count, size_t bytes)
 {
     size_t product, total;
     if (!dse_mul_size(count, bytes, &product) || must_fail()) return NULL;
@@ -83,7 +84,7 @@ void *dse_calloc(enum dse_mem tag, size_t count, size_t bytes)
     return finish(calloc(1, total), sizeof(struct header), tag, product);
 }
 
-void *dse_alloc_aligned(enum dse_mem tag, size_t alignment, size_t bytes)
+void *(dse_alloc_aligned)(enum dse_mem tag, size_t alignment, size_t bytes)
 {
     size_t total;
     if (alignment < sizeof(struct header)) alignment = sizeof(struct header);
@@ -92,7 +93,7 @@ void *dse_alloc_aligned(enum dse_mem tag, size_t alignment, size_t bytes)
     return finish(aligned_alloc(alignment, total), alignment, tag, bytes);
 }
 
-void *dse_realloc(enum dse_mem tag, void *pointer, size_t bytes)
+void *(dse_realloc)(enum dse_mem tag, void *pointer, size_t bytes)
 {
     if (pointer == NULL) return dse_alloc(tag, bytes);
     struct header old = *((struct header *)pointer - 1);
@@ -105,7 +106,7 @@ void *dse_realloc(enum dse_mem tag, void *pointer, size_t bytes)
     return finish(block, sizeof(struct header), tag, bytes);
 }
 
-char *dse_strndup(enum dse_mem tag, const char *text, size_t bytes)
+char *(dse_strndup)(enum dse_mem tag, const char *text, size_t bytes)
 {
     size_t total;
     if (!dse_add_size(bytes, 1, &total)) return NULL;
@@ -116,12 +117,12 @@ char *dse_strndup(enum dse_mem tag, const char *text, size_t bytes)
     return copy;
 }
 
-char *dse_strdup(enum dse_mem tag, const char *text)
+char *(dse_strdup)(enum dse_mem tag, const char *text)
 {
     return dse_strndup(tag, text, strlen(text));
 }
 
-void dse_free(void *pointer)
+void(dse_free)(void *pointer)
 {
     if (pointer == NULL) return;
     struct header header = *((struct header *)pointer - 1);

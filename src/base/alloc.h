@@ -27,6 +27,20 @@ char *dse_strdup(enum dse_mem tag, const char *text);
 char *dse_strndup(enum dse_mem tag, const char *text, size_t bytes); /* copies exactly bytes, adds a NUL */
 void dse_free(void *pointer);                                        /* NULL is fine */
 
+#ifdef __clang_analyzer__
+/* So that the analyzer knows what is zeroed, what leaks and what is used after it was freed; + 1: none
+ * of these is ever asked for nothing. */
+#include <stdlib.h>
+#include <string.h>
+#define dse_alloc(tag, bytes)                    (malloc)((bytes) + 1)
+#define dse_calloc(tag, count, bytes)            (calloc)((count) + 1, bytes)
+#define dse_realloc(tag, pointer, bytes)         (realloc)(pointer, (bytes) + 1)
+#define dse_alloc_aligned(tag, alignment, bytes) (aligned_alloc)(alignment, (bytes) + 1)
+#define dse_strdup(tag, text)                    (strdup)(text)
+#define dse_strndup(tag, text, bytes)            (strndup)(text, bytes)
+#define dse_free(pointer)                        (free)(pointer)
+#endif
+
 /* Large page-aligned anonymous memory (mmap, transparent huge pages advised), zeroed. Freed with dse_free_pages. */
 void *dse_alloc_pages(enum dse_mem tag, size_t bytes);
 void dse_free_pages(void *pointer);

@@ -64,7 +64,8 @@ static enum dse_status fail(struct dse_error *err, enum dse_status status, const
     return status;
 }
 
-enum dse_status dse_fail(struct dse_error *err, enum dse_status status, const char *format, ...)
+/* The names are in parentheses because the header makes them macros for the analyzer. */
+enum dse_status(dse_fail)(struct dse_error *err, enum dse_status status, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -73,8 +74,8 @@ enum dse_status dse_fail(struct dse_error *err, enum dse_status status, const ch
     return status;
 }
 
-enum dse_status dse_fail_at(struct dse_error *err, enum dse_status status, const char *file, int64_t offset,
-                            const char *format, ...)
+enum dse_status(dse_fail_at)(struct dse_error *err, enum dse_status status, const char *file, int64_t offset,
+                             const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -83,15 +84,16 @@ enum dse_status dse_fail_at(struct dse_error *err, enum dse_status status, const
     return status;
 }
 
-enum dse_status dse_fail_errno(struct dse_error *err, int error_number, const char *file, const char *what)
+enum dse_status(dse_fail_errno)(struct dse_error *err, int error_number, const char *file, const char *what)
 {
     enum dse_status status = DSE_ERR_IO;
     if (error_number == ENOENT || error_number == ENOTDIR) status = DSE_ERR_NOT_FOUND;
     if (error_number == ENOMEM) status = DSE_ERR_NO_MEMORY;
-    return dse_fail_at(err, status, file, -1, "cannot %s %s: %s", what, file, strerror(error_number));
+    return dse_fail_at(err, status, file, -1, "cannot %s %s: %s", what, file != NULL ? file : "it",
+                       strerror(error_number));
 }
 
-enum dse_status dse_fail_memory(struct dse_error *err, size_t bytes, const char *what)
+enum dse_status(dse_fail_memory)(struct dse_error *err, size_t bytes, const char *what)
 {
     dse_fail(err, DSE_ERR_NO_MEMORY, "out of memory (%zu bytes for %s)", bytes, what);
     if (err != NULL) err->need = (int64_t)bytes;

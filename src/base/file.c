@@ -13,8 +13,15 @@
 #include "base/alloc.h"
 #include "base/checked.h"
 
+static enum dse_status check_path(const char *path, struct dse_error *err)
+{
+    return path != NULL ? DSE_OK : dse_fail(err, DSE_ERR_INVALID, "no file is named");
+}
+
 static enum dse_status open_regular(const char *path, int *fd, size_t *bytes, struct dse_error *err)
 {
+    enum dse_status status = check_path(path, err);
+    if (status != DSE_OK) return status;
     /* O_NONBLOCK: opening a pipe must not wait for its writer. */
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0) return dse_fail_errno(err, errno, path, "open");
@@ -119,12 +126,14 @@ enum dse_status dse_file_write_atomic(const char *path, const void *data, size_t
                                       struct dse_error *err)
 {
     char temporary[4096];
+    enum dse_status status = check_path(path, err);
+    if (status != DSE_OK) return status;
     int n = snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
     if (n < 0 || (size_t)n >= sizeof temporary)
         return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "path is too long: %s", path);
     int fd = mkostemp(temporary, O_CLOEXEC);
     if (fd < 0) return dse_fail_errno(err, errno, path, "create a file beside");
-    enum dse_status status = write_all(fd, path, data, bytes, err);
+    status = write_all(fd, path, data, bytes, err);
     if (status == DSE_OK && (fchmod(fd, mode) != 0 || fsync(fd) != 0))
         status = dse_fail_errno(err, errno, path, "write");
     if (close(fd) != 0 && status == DSE_OK) status = dse_fail_errno(err, errno, path, "write");
@@ -135,20 +144,21 @@ enum dse_status dse_file_write_atomic(const char *path, const void *data, size_t
 
 bool dse_file_exists(const char *path)
 {
-    return access(path, F_OK) == 0;
+    return path != NULL && access(path, F_OK) == 0;
 }
 
 bool dse_file_is_directory(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    return path != NULL && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
 enum dse_status dse_make_directories(const char *path, struct dse_error *err)
 {
+    enum dse_status status = check_path(path, err);
+    if (status != DSE_OK) return status;
     char *copy = dse_strdup(DSE_MEM_MISC, path);
     if (copy == NULL) return dse_fail_memory(err, strlen(path), "a path");
-    enum dse_status status = DSE_OK;
     for (char *p = copy + 1; status == DSE_OK; p++) {
         if (*p != '/' && *p != '\0') continue;
         char c = *p;

@@ -1,4 +1,4 @@
-/* Files: read-only maps, bounded reads, atomic writes. */
+/* Files: read-only maps, bounded reads, atomic writes. A NULL path is DSE_ERR_INVALID "no file is named". */
 #ifndef DSE_BASE_FILE_H
 #define DSE_BASE_FILE_H
 

@@ -25,23 +25,6 @@ struct chat {
     bool leave;
 };
 
-static void print_text(void *user, enum dse_channel channel, const char *text, size_t bytes)
-{
-    struct chat *chat = user;
-    struct dse_run_session *s = chat->session;
-    if (channel == DSE_CHANNEL_REASONING) {
-        if (s->hide_thinking) return;
-        printf("%s%.*s%s", s->dim, (int)bytes, text, s->undim);
-        s->printed_reasoning = true;
-    } else {
-        if (s->printed_reasoning) fputs("\n\n", stdout);
-        s->printed_reasoning = false;
-        fwrite(text, 1, bytes, stdout);
-        dse_buffer_append(&chat->answer, text, bytes);
-    }
-    fflush(stdout);
-}
-
 static void drop_last_message(struct dse_run_session *session)
 {
     json_array_remove(session->messages, json_array_size(session->messages) - 1);
@@ -59,7 +42,7 @@ static enum dse_status turn(struct chat *chat, const char *text, struct dse_erro
     dse_terminal_interrupted = false;
     dse_buffer_clear(&chat->answer);
     status = dse_run_render(session, &tokens, &opens_thinking, err);
-    if (status == DSE_OK) status = dse_run_generate(session, &tokens, opens_thinking, print_text, chat, &result, err);
+    if (status == DSE_OK) status = dse_run_generate(session, &tokens, opens_thinking, &result, err);
     dse_tokens_deinit(&tokens);
     if (status == DSE_OK) {
         putchar('\n');
@@ -67,7 +50,6 @@ static enum dse_status turn(struct chat *chat, const char *text, struct dse_erro
         dse_run_print_stats(session, &result);
     }
     if (status != DSE_OK) drop_last_message(session);
-    session->printed_reasoning = false;
     dse_terminal_interrupted = false;
     return status;
 }
@@ -304,6 +286,7 @@ enum dse_status dse_chat(struct dse_run_session *session, struct dse_error *err)
     dse_model_get_info(session->model, &info);
     dse_buffer_init(&chat.answer, DSE_MEM_MISC, MAX_INPUT_BYTES);
     dse_buffer_init(&text, DSE_MEM_MISC, MAX_INPUT_BYTES);
+    session->answer = &chat.answer;
     fprintf(stderr, "%s (%s %s). /help lists the commands.\n", info.name, info.arch, info.quantization);
     using_history();
     char *history = open_history(session);
@@ -323,6 +306,7 @@ enum dse_status dse_chat(struct dse_run_session *session, struct dse_error *err)
     if (!chat.leave) fputc('\n', stderr);
     close_history(history);
     dse_buffer_deinit(&text);
+    session->answer = NULL;
     dse_buffer_deinit(&chat.answer);
     return DSE_OK;
 }

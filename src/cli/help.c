@@ -189,7 +189,8 @@ void dse_help_man(FILE *out)
           "DEEPSEEK_EDGE_MAX_MODEL_LEN. HF_HOME and HF_HUB_CACHE tell where the Hugging Face cache is, XDG_CACHE_HOME\n"
           "where ours is. NO_COLOR switches colour off. DSE_CPU_MASK limits the CPU features used (tests).\n"
           ".SH EXIT STATUS\n.TP\n0\nsuccess\n.TP\n1\nfailure\n.TP\n2\nwrong use\n.TP\n3\nmodel not found\n.TP\n4\n"
-          "model unsupported or corrupt\n.TP\n5\nwill not fit in memory\n.TP\n6\ndevice unavailable\n.TP\n7\n"
+          "model unsupported, corrupt, or cut short while in use\n.TP\n5\nwill not fit in memory\n.TP\n6\ndevice "
+          "unavailable\n.TP\n7\n"
           "port busy or server unreachable\n.TP\n130, 143\nended by SIGINT, SIGTERM\n",
           out);
 }

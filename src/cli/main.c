@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "cli/lost_file.h"
 #include "cli/options.h"
 #include "cli/verbs.h"
 
@@ -53,6 +54,7 @@ int main(int argc, char **argv)
     struct dse_options options;
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN);
+    dse_lost_file_watch();
     if (argc < 2) {
         dse_help_short(stderr);
         return 2;

@@ -22,7 +22,8 @@ const struct dse_verb_info dse_verbs[DSE_VERB_COUNT] = {
          "With a prompt (argument, -p, -f or standard input) it prints the answer to standard output and ends. "
          "Without one, on a terminal, it starts a chat; /help lists the commands there."},
     [DSE_VERB_SERVE] = {"serve", "serve [MODEL] [flags]", "serve the OpenAI API over HTTP",
-                        "SIGTERM stops taking requests, finishes those that run (--drain-timeout) and ends."},
+                        "SIGTERM stops taking requests, finishes those that run (--drain-timeout) and ends. "
+                        "While the model loads, SIGTERM and Ctrl-C end at once."},
     [DSE_VERB_SHOW] = {"show", "show MODEL [flags]", "tell what a model is and what memory it needs", ""},
     [DSE_VERB_BENCH] = {"bench", "bench MODEL [flags]", "measure prefill and decode rates",
                         "Every combination of depth and batch is measured; the median of the repeats is printed."},

@@ -1,6 +1,4 @@
 /* `run`: one prompt and its answer, or a chat (chat.c) when there is no prompt and a person at the terminal. */
-#include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -34,24 +32,6 @@ static enum dse_status find_prompt(const struct dse_options *options, char **tex
     return DSE_OK;
 }
 
-/* Writes the answer to standard output, thinking dimmed on a terminal and never mixed into piped data. */
-static void print_text(void *user, enum dse_channel channel, const char *text, size_t bytes)
-{
-    struct dse_run_session *session = user;
-    if (channel == DSE_CHANNEL_REASONING) {
-        if (session->hide_thinking) return;
-        FILE *out = session->stdout_is_terminal ? stdout : stderr;
-        fprintf(out, "%s%.*s%s", session->dim, (int)bytes, text, session->undim);
-        fflush(out);
-        session->printed_reasoning = true;
-        return;
-    }
-    if (session->printed_reasoning && session->stdout_is_terminal) fputs("\n\n", stdout);
-    session->printed_reasoning = false;
-    fwrite(text, 1, bytes, stdout);
-    fflush(stdout);
-}
-
 static enum dse_status answer_once(struct dse_run_session *session, const char *prompt, struct dse_error *err)
 {
     struct dse_tokens tokens = {0};
@@ -66,8 +46,7 @@ static enum dse_status answer_once(struct dse_run_session *session, const char *
         status = dse_run_add_message(session, "user", prompt, err);
         if (status == DSE_OK) status = dse_run_render(session, &tokens, &opens_thinking, err);
     }
-    if (status == DSE_OK)
-        status = dse_run_generate(session, &tokens, opens_thinking, print_text, session, &result, err);
+    if (status == DSE_OK) status = dse_run_generate(session, &tokens, opens_thinking, &result, err);
     if (status == DSE_OK) {
         if (session->stdout_is_terminal) fputc('\n', stdout);
         dse_run_print_stats(session, &result);

@@ -1,6 +1,7 @@
 /* Opening the model for `run`, and one turn of its conversation. */
 #include "cli/run_session.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -140,9 +141,28 @@ enum dse_status dse_run_render(struct dse_run_session *session, struct dse_token
     return DSE_OK;
 }
 
+static void print_text(void *user, enum dse_channel channel, const char *text, size_t bytes)
+{
+    struct dse_run_session *session = user;
+    if (channel == DSE_CHANNEL_REASONING) {
+        if (session->hide_thinking) return;
+        FILE *out = session->stdout_is_terminal ? stdout : stderr;
+        fputs(session->dim, out);
+        fwrite(text, 1, bytes, out);
+        fputs(session->undim, out);
+        fflush(out);
+        session->printed_reasoning = true;
+        return;
+    }
+    if (session->printed_reasoning && session->stdout_is_terminal) fputs("\n\n", stdout);
+    session->printed_reasoning = false;
+    fwrite(text, 1, bytes, stdout);
+    fflush(stdout);
+    if (session->answer != NULL) dse_buffer_append(session->answer, text, bytes);
+}
+
 enum dse_status dse_run_generate(struct dse_run_session *session, const struct dse_tokens *tokens, bool opens_thinking,
-                                 dse_generation_text_fn *on_text, void *user, struct dse_generation_result *result,
-                                 struct dse_error *err)
+                                 struct dse_generation_result *result, struct dse_error *err)
 {
     const struct dse_option_value *stops = &session->options->values[DSE_OPT_STOP];
     size_t stop_bytes[DSE_MAX_LIST];
@@ -157,9 +177,10 @@ enum dse_status dse_run_generate(struct dse_run_session *session, const struct d
                    .starts_in_reasoning = opens_thinking,
                    .think_open = session->traits.has_thinking && !session->raw ? "<think>" : NULL,
                    .think_close = session->traits.has_thinking && !session->raw ? "</think>" : NULL},
-        .on_text = on_text,
-        .user = user,
+        .on_text = print_text,
+        .user = session,
     };
+    session->printed_reasoning = false;
     generation.request.prompt = tokens->ids;
     generation.request.n_prompt = (int)tokens->count;
     generation.request.max_tokens = session->max_tokens;

@@ -5,6 +5,7 @@
 #include <dse/dse.h>
 #include <jansson.h>
 
+#include "base/buffer.h"
 #include "cli/generation.h"
 #include "cli/options.h"
 #include "text/chat_template.h"
@@ -25,7 +26,8 @@ struct dse_run_session {
     bool raw, hide_thinking, show_stats;
     int think; /* -1: the template's default, else 0 or 1 */
     bool stdout_is_terminal, printed_reasoning;
-    const char *dim, *undim; /* escape sequences or "" */
+    const char *dim, *undim;   /* escape sequences or "" */
+    struct dse_buffer *answer; /* gets the answer without its thinking too; NULL: only printed */
 };
 
 DSE_MUST_CHECK enum dse_status dse_run_session_open(const struct dse_options *options, struct dse_run_session *session,
@@ -37,9 +39,10 @@ DSE_MUST_CHECK enum dse_status dse_run_add_message(struct dse_run_session *sessi
 /* Prompt of the conversation so far. tokens: owned by the caller. */
 DSE_MUST_CHECK enum dse_status dse_run_render(struct dse_run_session *session, struct dse_tokens *tokens,
                                               bool *opens_thinking, struct dse_error *err);
+/* Prints the answer as it comes: to standard output, thinking dimmed on a terminal and never mixed into piped data. */
 DSE_MUST_CHECK enum dse_status dse_run_generate(struct dse_run_session *session, const struct dse_tokens *tokens,
-                                                bool opens_thinking, dse_generation_text_fn *on_text, void *user,
-                                                struct dse_generation_result *result, struct dse_error *err);
+                                                bool opens_thinking, struct dse_generation_result *result,
+                                                struct dse_error *err);
 /* One dim line on standard error: tokens, rate, time to first token, context. */
 void dse_run_print_stats(const struct dse_run_session *session, const struct dse_generation_result *result);
 

@@ -1,13 +1,16 @@
 /* `serve`: starts the HTTP front, then loads the model behind it, serves until SIGTERM or SIGINT, drains, ends.
+ * Either signal also ends the load.
  *
  * The only place that wires server and engine together. The front listens first, so that a port in use is told before
  * a model is read, and /health answers while it loads.
  */
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -136,6 +139,49 @@ static int block_signals(sigset_t *set)
     return pthread_sigmask(SIG_BLOCK, set, NULL);
 }
 
+/* Reads the signals while the main thread loads the model, which may take minutes and cannot be stopped half way. */
+struct load_watch {
+    pthread_t thread;
+    int signals, over; /* signalfd; eventfd, readable when the load is over */
+    struct dse_server *server;
+};
+
+/* A signal closes the port and ends the process in the middle of the load. Nothing needs undoing: a pack cache gets its
+ * name when it is complete. A signal that comes as the load ends stays pending for wait_and_drain. */
+static void *watch_load(void *argument)
+{
+    struct load_watch *watch = argument;
+    struct pollfd fds[2] = {{.fd = watch->over, .events = POLLIN}, {.fd = watch->signals, .events = POLLIN}};
+    while (poll(fds, 2, -1) < 0 && errno == EINTR) {
+    }
+    struct signalfd_siginfo info;
+    if (fds[0].revents != 0 || read(watch->signals, &info, sizeof info) != (ssize_t)sizeof info) return NULL;
+    bool is_interrupt = info.ssi_signo == SIGINT;
+    fprintf(stderr, "%s: ended while the model was loading\n", is_interrupt ? "SIGINT" : "SIGTERM");
+    dse_server_stop(watch->server);
+    _exit(dse_status_exit_code(is_interrupt ? DSE_ERR_CANCELLED : DSE_OK));
+}
+
+static void load_watch_stop(struct load_watch *watch)
+{
+    eventfd_write(watch->over, 1);
+    pthread_join(watch->thread, NULL);
+    close(watch->over);
+    close(watch->signals);
+}
+
+static enum dse_status load_watch_start(struct load_watch *watch, struct dse_server *server, const sigset_t *set,
+                                        struct dse_error *err)
+{
+    *watch = (struct load_watch){.signals = signalfd(-1, set, SFD_CLOEXEC), .over = -1, .server = server};
+    if (watch->signals >= 0) watch->over = eventfd(0, EFD_CLOEXEC);
+    int e = watch->over < 0 ? errno : pthread_create(&watch->thread, NULL, watch_load, watch);
+    if (e == 0) return DSE_OK;
+    if (watch->over >= 0) close(watch->over);
+    if (watch->signals >= 0) close(watch->signals);
+    return dse_fail(err, DSE_ERR_IO, "cannot watch for signals: %s", strerror(e));
+}
+
 /* Waits for SIGTERM (drain) or SIGINT. A second signal during the drain ends it at once. */
 static int wait_and_drain(struct dse_server *server, const sigset_t *set, unsigned drain_ms)
 {
@@ -150,6 +196,28 @@ static int wait_and_drain(struct dse_server *server, const sigset_t *set, unsign
         if (second > 0) break;
     }
     return first;
+}
+
+/* Model and engine behind the listening server; both are the caller's to free on failure too. */
+static enum dse_status load(const struct dse_options *options, struct dse_server *server, const sigset_t *signals,
+                            struct dse_model **model, struct dse_engine **engine, struct dse_error *err)
+{
+    struct load_watch watch;
+    enum dse_status status = load_watch_start(&watch, server, signals, err);
+    if (status != DSE_OK) return status;
+    status = dse_cli_model_open(options, dse_cli_model_name(options), model, err);
+    if (status == DSE_OK) {
+        struct dse_engine_options engine_opts;
+        dse_cli_engine_options(options, (int)dse_opt_int(options, DSE_OPT_MAX_CONCURRENT),
+                               (int)dse_opt_int(options, DSE_OPT_MAX_QUEUE), &engine_opts);
+        status = dse_engine_create(*model, &engine_opts, engine, err);
+    }
+    load_watch_stop(&watch);
+    if (status != DSE_OK) return status;
+    struct dse_memory_plan plan;
+    dse_engine_get_plan(*engine, &plan);
+    dse_cli_print_plan(*model, &plan);
+    return dse_server_set_engine(server, *engine, err);
 }
 
 enum dse_status dse_verb_serve(const struct dse_options *options, struct dse_error *err)
@@ -173,20 +241,8 @@ enum dse_status dse_verb_serve(const struct dse_options *options, struct dse_err
     if (status == DSE_OK) status = dse_server_start(&server_opts, &server, err);
     if (status == DSE_OK) {
         fprintf(stderr, "listening on %s\n", dse_server_url(server));
-        status = dse_cli_model_open(options, dse_cli_model_name(options), &model, err);
+        status = load(options, server, &signals, &model, &engine, err);
     }
-    if (status == DSE_OK) {
-        struct dse_engine_options engine_opts;
-        struct dse_memory_plan plan;
-        dse_cli_engine_options(options, (int)dse_opt_int(options, DSE_OPT_MAX_CONCURRENT),
-                               (int)dse_opt_int(options, DSE_OPT_MAX_QUEUE), &engine_opts);
-        status = dse_engine_create(model, &engine_opts, &engine, err);
-        if (status == DSE_OK) {
-            dse_engine_get_plan(engine, &plan);
-            dse_cli_print_plan(model, &plan);
-        }
-    }
-    if (status == DSE_OK) status = dse_server_set_engine(server, engine, err);
     if (status == DSE_OK) {
         print_hello(server, model, server_opts.n_api_keys > 0);
         ended_by = wait_and_drain(server, &signals, (unsigned)dse_opt_int(options, DSE_OPT_DRAIN_TIMEOUT) * 1000);

@@ -20,7 +20,8 @@ static json_t *token_list(const struct dse_tokens *tokens)
 static json_t *token_piece(const struct dse_tokenizer *tokenizer, int32_t id)
 {
     struct dse_slice bytes = dse_tokenizer_bytes(tokenizer, id);
-    json_t *text = json_stringn(bytes.data ? bytes.data : "", bytes.bytes);
+    if (!bytes.data) bytes = (struct dse_slice){"", 0};
+    json_t *text = json_stringn(bytes.data, bytes.bytes);
     if (text) return text;
     json_t *list = json_array();
     for (size_t i = 0; i < bytes.bytes; i++)

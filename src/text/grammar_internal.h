@@ -77,6 +77,9 @@ DSE_MUST_CHECK enum dse_status dse_grammar_parse(const char *source, size_t byte
 /* "grammar line N: …"; also sets err->line. */
 enum dse_status dse_grammar_fail(struct dse_error *err, enum dse_status status, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+#ifdef __clang_analyzer__ /* as in base/error.h */
+#define dse_grammar_fail(err, status, ...) ((void)(dse_grammar_fail)(err, status, __VA_ARGS__), (status))
+#endif
 
 /* ---- graph ------------------------------------------------------------------------------------------------- */
 

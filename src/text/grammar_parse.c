@@ -24,7 +24,7 @@ struct parser {
     struct dse_error *err;
 };
 
-enum dse_status dse_grammar_fail(struct dse_error *err, enum dse_status status, int line, const char *format, ...)
+enum dse_status(dse_grammar_fail)(struct dse_error *err, enum dse_status status, int line, const char *format, ...)
 {
     char message[384];
     va_list arguments;

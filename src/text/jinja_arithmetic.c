@@ -40,7 +40,8 @@ static struct dse_jv int_operation(struct dse_jinja_run *run, enum dse_jinja_op 
     case DSE_OP_MULTIPLY: overflow = __builtin_mul_overflow(a, b, &result); break;
     case DSE_OP_DIVIDE: return dse_jv_of_float((double)a / (double)b);
     case DSE_OP_POWER: return int_power(run, a, b);
-    default: /* INT64_MIN / -1 does not fit, and its remainder must not be asked of the machine either */
+    case DSE_OP_FLOOR_DIVIDE:
+    case DSE_OP_MODULO: /* INT64_MIN / -1 does not fit, and its remainder must not be asked of the machine either */
         if (b == -1) {
             overflow = op == DSE_OP_FLOOR_DIVIDE && __builtin_sub_overflow((int64_t)0, a, &result);
             break;
@@ -48,6 +49,7 @@ static struct dse_jv int_operation(struct dse_jinja_run *run, enum dse_jinja_op 
         result = floor_divide(a, b);
         if (op == DSE_OP_MODULO) result = a - result * b;
         break;
+    default: return dse_jinja_fail(run, DSE_ERR_INTERNAL, "not an operator of numbers");
     }
     return overflow ? too_large(run) : dse_jv_of_int(result);
 }

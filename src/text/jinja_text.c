@@ -337,9 +337,10 @@ struct dse_jv dse_jv_use_undefined(struct dse_jinja_run *run, struct dse_jv unde
 {
     const struct dse_jv_string *name = undefined.as.string;
     int bytes = name ? (int)(name->bytes < 100 ? name->bytes : 100) : 0;
+    const char *text = name ? name->data : "";
     if (undefined.unsafe)
-        return dse_jinja_fail(run, DSE_ERR_INVALID, "access to attribute '%.*s' is not allowed", bytes, name->data);
-    return name ? dse_jinja_fail(run, DSE_ERR_INVALID, "'%.*s' is undefined", bytes, name->data)
+        return dse_jinja_fail(run, DSE_ERR_INVALID, "access to attribute '%.*s' is not allowed", bytes, text);
+    return name ? dse_jinja_fail(run, DSE_ERR_INVALID, "'%.*s' is undefined", bytes, text)
                 : dse_jinja_fail(run, DSE_ERR_INVALID, "a value is undefined");
 }
 

@@ -231,25 +231,31 @@ static enum dse_status check_text(const char *text, size_t bytes, struct dse_err
     return dse_fail_at(err, DSE_ERR_INVALID, "", (int64_t)at, "text is not valid UTF-8 at byte %zu", at);
 }
 
-/* BOS, unless the text brings its own. */
-static enum dse_status encode_bos(struct encoding *encoding, const char *text, size_t bytes, unsigned flags,
-                                  struct dse_error *err)
+/* All of the text. Added tokens are looked for between two barriers at a time, so none crosses one; what lies between
+ * the tokens found is encoded as one, barriers or not. */
+static enum dse_status encode_text(struct encoding *encoding, const char *text, size_t bytes, unsigned flags,
+                                   const size_t *barriers, size_t n_barriers, struct dse_error *err)
 {
     const struct dse_tokenizer *tokenizer = encoding->tokenizer;
-    if (!(flags & DSE_ENCODE_ADD_BOS) || !tokenizer->add_bos) return DSE_OK;
-    struct dse_slice bos = dse_tokenizer_bytes(tokenizer, tokenizer->bos);
-    if ((flags & DSE_ENCODE_PARSE_SPECIAL) && bos.bytes > 0 && bytes >= bos.bytes &&
-        memcmp(text, bos.data, bos.bytes) == 0)
-        return DSE_OK;
-    return dse_tokens_push(encoding->out, tokenizer->bos, err);
-}
-
-/* True if a barrier lies inside [at, at + bytes). *next moves along the sorted barriers. */
-static bool is_barred(const size_t *barriers, size_t n_barriers, size_t *next, size_t at, size_t bytes)
-{
-    while (*next < n_barriers && barriers[*next] <= at)
-        ++*next;
-    return *next < n_barriers && barriers[*next] < at + bytes;
+    bool add_bos = (flags & DSE_ENCODE_ADD_BOS) && tokenizer->add_bos;
+    enum dse_status status = add_bos ? dse_tokens_push(encoding->out, tokenizer->bos, err) : DSE_OK;
+    size_t done = 0, next = 0;
+    for (size_t search = 0; status == DSE_OK && search < bytes;) {
+        size_t at;
+        int32_t id;
+        while (next < n_barriers && barriers[next] <= search)
+            next++;
+        size_t end = next < n_barriers && barriers[next] < bytes ? barriers[next] : bytes;
+        if (!dse_vocab_next_added(&tokenizer->vocab, text, end, search, flags & DSE_ENCODE_PARSE_SPECIAL, &at, &id)) {
+            search = end;
+            continue;
+        }
+        status = encode_plain(encoding, text + done, at - done, err);
+        bool is_second_bos = add_bos && at == 0 && id == tokenizer->bos;
+        if (status == DSE_OK && !is_second_bos) status = dse_tokens_push(encoding->out, id, err);
+        done = search = at + dse_vocab_token(&tokenizer->vocab, (size_t)id).bytes;
+    }
+    return status == DSE_OK ? encode_plain(encoding, text + done, bytes - done, err) : status;
 }
 
 enum dse_status dse_tokenizer_encode(const struct dse_tokenizer *tokenizer, const char *text, size_t bytes,
@@ -267,23 +273,7 @@ enum dse_status dse_tokenizer_encode_guarded(const struct dse_tokenizer *tokeniz
     if (status != DSE_OK) return status;
     struct encoding encoding = {.tokenizer = tokenizer, .out = out};
     dse_buffer_init(&encoding.normal, DSE_MEM_REQUEST, SIZE_MAX / 4);
-    status = encode_bos(&encoding, text, bytes, flags, err);
-    size_t done = 0, search = 0, next_barrier = 0;
-    while (status == DSE_OK && done < bytes) {
-        size_t at = bytes;
-        int32_t id = -1;
-        bool is_special = flags & DSE_ENCODE_PARSE_SPECIAL;
-        bool found = dse_vocab_next_added(&tokenizer->vocab, text, bytes, search, is_special, &at, &id);
-        size_t length = found ? dse_vocab_token(&tokenizer->vocab, (size_t)id).bytes : 0;
-        if (found && is_barred(barriers, n_barriers, &next_barrier, at, length)) {
-            search = at + 1;
-            continue;
-        }
-        if (!found) at = bytes;
-        status = encode_plain(&encoding, text + done, at - done, err);
-        done = search = at + length;
-        if (status == DSE_OK && found) status = dse_tokens_push(out, id, err);
-    }
+    status = encode_text(&encoding, text, bytes, flags, barriers, n_barriers, err);
     if (status != DSE_OK) out->count = count_before;
     dse_buffer_deinit(&encoding.normal);
     dse_bpe_scratch_deinit(&encoding.scratch);

@@ -63,8 +63,9 @@ DSE_MUST_CHECK enum dse_status dse_tokenizer_encode(const struct dse_tokenizer *
                                                     size_t bytes, unsigned flags, struct dse_tokens *out,
                                                     struct dse_error *err);
 
-/* The same, but no added token may match across a barrier: positions inside the text, ascending. What would have been
- * such a token is encoded as the plain text it is. */
+/* The same, but no added token may match across a barrier: positions inside the text, ascending. Where the longest one
+ * would, a shorter one at the same place may match; what is left is encoded as the plain text it is. BOS texts count as
+ * any other: one with a barrier inside is not the text's own BOS. */
 DSE_MUST_CHECK enum dse_status dse_tokenizer_encode_guarded(const struct dse_tokenizer *tokenizer, const char *text,
                                                             size_t bytes, unsigned flags, const size_t *barriers,
                                                             size_t n_barriers, struct dse_tokens *out,

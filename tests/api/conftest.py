@@ -111,8 +111,8 @@ class Server:
         text = self.get("/metrics").body.decode()
         return float(re.search(rf"^deepseek_edge_{name} (\S+)$", text, re.M).group(1))
 
-    def wait_idle(self, seconds):
-        """True when no request runs or waits within this time."""
+    def wait_idle(self, seconds=60):
+        """True when no request runs or waits within this time, which is only there to end a hang."""
         end = time.monotonic() + seconds
         while True:
             idle = self.metric("requests_running") == 0 and self.metric("requests_waiting") == 0

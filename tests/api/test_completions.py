@@ -45,7 +45,7 @@ def test_more_prompts_than_the_queue_holds(start):
     answer = server.post(PATH, {"prompt": [f"{i}" for i in range(12)], "max_tokens": 2, "temperature": 0})
     assert answer.status == 200, answer.body
     assert [c["index"] for c in answer.json["choices"]] == list(range(12))
-    assert server.wait_idle(2)
+    assert server.wait_idle()
 
 
 def test_echo_with_logprobs_covers_the_prompt(server):

@@ -179,7 +179,7 @@ def test_queue_full_is_429_with_retry_after(start):
     assert sorted(s["is_processing"] for s in slots) == [False, True] and "prompt" not in slots[0]
     for sock in busy:
         sock.close()
-    assert server.wait_idle(3)
+    assert server.wait_idle()
 
 
 def test_grammar_literal_helper_is_exact(server):

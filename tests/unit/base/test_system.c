@@ -1,4 +1,5 @@
 /* Files, threads, and the limits of the container read from a made-up file system root. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,6 +17,7 @@
 #include "base/counters.h"
 #include "base/cpu.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/thread.h"
 
 static char root[64];
@@ -137,6 +139,29 @@ struct sums {
 };
 
 /* After the barrier every thread must see what all wrote before it. */
+static void a_missing_path_is_an_argument_error(void **state)
+{
+    (void)state;
+    struct dse_error err = {0};
+    struct dse_map map;
+    char *data = NULL;
+    size_t bytes = 0;
+    json_t *value = NULL;
+    assert_int_equal(dse_map_open(NULL, &map, &err), DSE_ERR_INVALID);
+    assert_non_null(strstr(err.message, "no file is named"));
+    dse_map_close(&map);
+    assert_int_equal(dse_file_read(NULL, 100, &data, &bytes, &err), DSE_ERR_INVALID);
+    assert_int_equal(dse_file_write_atomic(NULL, "x", 1, 0600, &err), DSE_ERR_INVALID);
+    assert_int_equal(dse_make_directories(NULL, &err), DSE_ERR_INVALID);
+    assert_int_equal(dse_json_read(NULL, 100, &value, &err), DSE_ERR_INVALID);
+    assert_null(data);
+    assert_null(value);
+    assert_false(dse_file_exists(NULL));
+    assert_false(dse_file_is_directory(NULL));
+    assert_int_equal(dse_fail_errno(&err, EIO, NULL, "open"), DSE_ERR_IO);
+    assert_non_null(strstr(err.message, "cannot open it"));
+}
+
 static void meet_twice(void *context, int thread, int n_threads)
 {
     struct sums *s = context;
@@ -211,6 +236,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(only_regular_files_are_mapped, make_root, remove_root),
         cmocka_unit_test_setup_teardown(a_shrunk_file_is_noticed, make_root, remove_root),
         cmocka_unit_test_setup_teardown(reading_stops_at_the_limit, make_root, remove_root),
+        cmocka_unit_test(a_missing_path_is_an_argument_error),
         cmocka_unit_test(pool_runs_all_threads_and_barriers_hold),
         cmocka_unit_test(shares_cover_everything_once),
         cmocka_unit_test(histograms_count_by_bucket),

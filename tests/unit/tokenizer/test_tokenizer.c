@@ -28,20 +28,30 @@ static struct dse_tokenizer *create_tiny(void)
     return create(&vocab);
 }
 
-static void expect_ids(const struct dse_tokenizer *tokenizer, const char *text, unsigned flags, const int32_t *ids,
-                       size_t count)
+static void expect_guarded_ids(const struct dse_tokenizer *tokenizer, const char *text, unsigned flags,
+                               const size_t *barriers, size_t n_barriers, const int32_t *ids, size_t count)
 {
     struct dse_tokens tokens = {0};
     struct dse_error err = {0};
-    if (dse_tokenizer_encode(tokenizer, text, strlen(text), flags, &tokens, &err) != DSE_OK)
+    if (dse_tokenizer_encode_guarded(tokenizer, text, strlen(text), flags, barriers, n_barriers, &tokens, &err) !=
+        DSE_OK)
         fail_msg("%s", err.message);
     assert_int_equal(tokens.count, count);
     if (count) assert_memory_equal(tokens.ids, ids, count * sizeof *ids);
     dse_tokens_deinit(&tokens);
 }
+
+static void expect_ids(const struct dse_tokenizer *tokenizer, const char *text, unsigned flags, const int32_t *ids,
+                       size_t count)
+{
+    expect_guarded_ids(tokenizer, text, flags, NULL, 0, ids, count);
+}
 #define EXPECT_IDS(tokenizer, text, flags, ...)                                                                        \
     expect_ids(tokenizer, text, flags, (const int32_t[]){__VA_ARGS__},                                                 \
                sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t))
+
+#define BARRIERS(...) (const size_t[]){__VA_ARGS__}, sizeof((const size_t[]){__VA_ARGS__}) / sizeof(size_t)
+#define IDS(...)      (const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t)
 
 static void expect_refused(const struct tiny_vocab *vocab, enum dse_status status, const char *words)
 {
@@ -86,6 +96,51 @@ static void longest_added_token_wins_at_the_leftmost_place(void **state)
     EXPECT_IDS(tokenizer, "<tool><tool>!", DSE_ENCODE_PARSE_SPECIAL, 267);
     EXPECT_IDS(tokenizer, "<tool><tool>?", DSE_ENCODE_PARSE_SPECIAL, TINY_USER, TINY_USER, '?');
     EXPECT_IDS(tokenizer, "<toos", DSE_ENCODE_PARSE_SPECIAL, 266, 'o', 'o', 's');
+    dse_tokenizer_free(tokenizer);
+}
+
+static void no_added_token_crosses_a_barrier(void **state)
+{
+    (void)state;
+    struct dse_tokenizer *tokenizer = create_tiny();
+    const unsigned special = DSE_ENCODE_PARSE_SPECIAL;
+    expect_guarded_ids(tokenizer, "<tool>", special, BARRIERS(1), IDS('<', 't', 'o', 'o', 'l', '>'));
+    expect_guarded_ids(tokenizer, "<tool>", special, BARRIERS(5), IDS('<', 't', 'o', 'o', 'l', '>'));
+    /* At its ends, outside the text, or twice at one place it bars nothing else. */
+    expect_guarded_ids(tokenizer, "<tool>", special, BARRIERS(0, 6, 99), IDS(TINY_USER));
+    expect_guarded_ids(tokenizer, "<tool><tool><eos>", special, BARRIERS(6, 7, 7, 12),
+                       IDS(TINY_USER, '<', 't', 'o', 'o', 'l', '>', TINY_EOS));
+    /* Text merges across a barrier. */
+    expect_guarded_ids(tokenizer, "hello<eos>", special, BARRIERS(1, 3), IDS(TINY_HELLO, TINY_EOS));
+    dse_tokenizer_free(tokenizer);
+}
+
+static void a_shorter_added_token_matches_where_the_longest_is_barred(void **state)
+{
+    (void)state;
+    struct tiny_vocab vocab;
+    tiny_vocab_init(&vocab);
+    tiny_vocab_add(&vocab, "<t", DSE_TOKEN_USER);            /* 266 */
+    tiny_vocab_add(&vocab, "<tool><tool>!", DSE_TOKEN_USER); /* 267 */
+    struct dse_tokenizer *tokenizer = create(&vocab);
+    const unsigned special = DSE_ENCODE_PARSE_SPECIAL;
+    expect_guarded_ids(tokenizer, "<tool><tool>!", special, BARRIERS(6), IDS(TINY_USER, TINY_USER, '!'));
+    expect_guarded_ids(tokenizer, "<tool><tool>!", special, BARRIERS(12), IDS(TINY_USER, TINY_USER, '!'));
+    expect_guarded_ids(tokenizer, "<tool><tool>!", special, BARRIERS(3), IDS(266, 'o', 'o', 'l', '>', TINY_USER, '!'));
+    expect_guarded_ids(tokenizer, "<tool>", special, BARRIERS(2), IDS(266, 'o', 'o', 'l', '>'));
+    dse_tokenizer_free(tokenizer);
+}
+
+static void a_barred_bos_text_is_not_the_bos_of_the_text(void **state)
+{
+    (void)state;
+    struct dse_tokenizer *tokenizer = create_tiny();
+    const unsigned flags = DSE_ENCODE_PARSE_SPECIAL | DSE_ENCODE_ADD_BOS;
+    EXPECT_IDS(tokenizer, "<bos>a", flags, TINY_BOS, 'a');
+    EXPECT_IDS(tokenizer, "<bos><bos>a", flags, TINY_BOS, TINY_BOS, 'a');
+    EXPECT_IDS(tokenizer, "a<bos>", flags, TINY_BOS, 'a', TINY_BOS);
+    expect_guarded_ids(tokenizer, "<bos>a", flags, BARRIERS(1), IDS(TINY_BOS, '<', 'b', 'o', 's', '>', 'a'));
+    expect_guarded_ids(tokenizer, "<bos>a", flags, BARRIERS(5), IDS(TINY_BOS, 'a'));
     dse_tokenizer_free(tokenizer);
 }
 
@@ -463,6 +518,9 @@ int main(void)
         cmocka_unit_test(merges_follow_rank_and_stop_where_no_pair_is_left),
         cmocka_unit_test(added_tokens_match_only_when_asked),
         cmocka_unit_test(longest_added_token_wins_at_the_leftmost_place),
+        cmocka_unit_test(no_added_token_crosses_a_barrier),
+        cmocka_unit_test(a_shorter_added_token_matches_where_the_longest_is_barred),
+        cmocka_unit_test(a_barred_bos_text_is_not_the_bos_of_the_text),
         cmocka_unit_test(text_never_merges_into_a_control_token),
         cmocka_unit_test(ignore_merges_takes_a_whole_piece_that_is_a_token),
         cmocka_unit_test(byte_character_tokens_match_without_special_parsing),
