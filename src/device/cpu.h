@@ -29,6 +29,7 @@ struct cpu_thread {
     float *dots;       /* latent attention: [32][DSE_ATTENTION_COLUMNS] */
     float *m, *l, *o;  /* a partial result: [columns], [columns], [columns][width of a value] */
     float *k_head;     /* [width] a key on its way into the cache */
+    float *index_dots; /* indexer: [Hi][32] */
     float *gathered;   /* mixture of experts: [CPU_MOE_ROWS][D] rows of one expert, */
     void *gathered_s8; /* their s8 form, */
     float *expert;     /* and [CPU_MOE_ROWS][CPU_MOE_PANELS * 16] results */
@@ -55,6 +56,18 @@ struct cpu_moe {
     void *hidden_s8, *shared_s8; /* their s8 form */
 };
 
+/* Rows whose index keys are made in one pass. */
+#define CPU_INDEX_ROWS 128
+
+/* Indexer; Hi heads of di values. */
+struct cpu_index {
+    size_t max_rows;               /* of a pass */
+    float *keys, *weights;         /* [max_rows][di], [max_rows][Hi] */
+    float *queries;                /* [max_rows][Hi*di] */
+    size_t n_slots, *n_candidates; /* [n_slots] */
+    uint64_t *candidates;          /* [n_slots][2 * top_k] */
+};
+
 /* Query rows of one sequence that are computed together, as DSE_ATTENTION_COLUMNS allows. */
 struct cpu_tile {
     int first_row, n_rows;
@@ -74,6 +87,7 @@ struct cpu_state {
     struct cpu_tile *tiles;     /* [max_rows] */
     int32_t *last_keys;         /* [max_rows] last key that a row attends to */
     struct cpu_moe moe;
+    struct cpu_index index;
     /* Partial and running attention results that threads exchange: [slots][columns * (2 + width)]. */
     float *slots, *running;
     size_t n_slots, slot_floats;
@@ -138,5 +152,10 @@ void dse_cpu_latent_store(struct dse_device *device, const struct dse_device_wei
                           const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *ck);
 void dse_cpu_head_project(struct dse_device *device, const struct dse_head_matrix *w, const float *x, size_t x_stride,
                           int n_rows, float *y);
+
+/* cpu_index.c */
+void dse_cpu_index_keys(struct dse_device *device, const struct dse_device_weights *weights, int layer,
+                        const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *x,
+                        const float *q_latent, struct dse_key_choice *choice);
 
 #endif

@@ -69,6 +69,7 @@ static void carve_thread(struct carver *carver, struct cpu_thread *thread, const
     t.l = carve(carver, DSE_ATTENTION_COLUMNS, sizeof(float));
     t.o = carve(carver, DSE_ATTENTION_COLUMNS * widths.value, sizeof(float));
     t.k_head = carve(carver, widths.key, sizeof(float));
+    t.index_dots = carve(carver, (size_t)config->indexer.n_heads * DSE_KV_BLOCK_TOKENS, sizeof(float));
     t.gathered = carve(carver, moe_rows * embd, sizeof(float));
     t.gathered_s8 = carve(carver, dse_activation_bytes(moe_rows, embd), 1);
     t.expert = carve(carver, moe_rows * CPU_MOE_PANELS * DSE_PANEL_ROWS, sizeof(float));
@@ -90,6 +91,21 @@ static void carve_moe(struct carver *carver, struct cpu_moe *moe, const struct d
     moe->shared_s8 = carve(carver, dse_activation_bytes(rows, shared), 1);
 }
 
+static void carve_index(struct carver *carver, struct cpu_index *index, const struct dse_indexer_config *config,
+                        size_t rows, int n_threads)
+{
+    const size_t heads = (size_t)config->n_heads, dim = (size_t)config->head_dim;
+    if (heads == 0) return;
+    index->max_rows = rows < CPU_INDEX_ROWS ? rows : CPU_INDEX_ROWS;
+    /* at least 16, so that rows share the two meetings of all threads */
+    index->n_slots = n_threads < 8 ? 16 : 2 * (size_t)n_threads;
+    index->keys = carve(carver, index->max_rows, dim * sizeof(float));
+    index->weights = carve(carver, index->max_rows, heads * sizeof(float));
+    index->queries = carve(carver, index->max_rows * heads, dim * sizeof(float));
+    index->n_candidates = carve(carver, index->n_slots, sizeof *index->n_candidates);
+    index->candidates = carve(carver, index->n_slots, 2 * (size_t)config->top_k * sizeof *index->candidates);
+}
+
 /* Fills the pointers of state from base (or leaves them NULL with base NULL) and returns the bytes. */
 static size_t plan(struct cpu_state *state, const struct dse_config *config, int max_rows, int n_threads, void *base)
 {
@@ -106,6 +122,7 @@ static size_t plan(struct cpu_state *state, const struct dse_config *config, int
     state->normed = carve(&carver, normed, sizeof(float));
     state->activation = carve(&carver, dse_activation_bytes(rows, widest), 1);
     carve_moe(&carver, &state->moe, &config->moe, rows);
+    carve_index(&carver, &state->index, &config->indexer, rows, n_threads);
     state->tiles = carve(&carver, rows, sizeof *state->tiles);
     state->last_keys = carve(&carver, rows, sizeof *state->last_keys);
     state->slot_floats = DSE_ATTENTION_COLUMNS * (2 + widths.value);

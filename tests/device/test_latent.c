@@ -20,6 +20,7 @@ struct shape {
     enum dse_type type; /* of the weights */
     enum dse_kv_type kv;
     double tolerance;
+    struct dse_indexer_config indexer;
 };
 
 /* A matrix as the device has it and as doubles. */
@@ -34,8 +35,8 @@ struct scene {
     struct dse_config config;
     struct dse_layer layers[LAYERS];
     struct dse_device_weights weights;
-    struct weight q, q_a, q_b, kv_a, k_b, v_b;
-    float attn_norm[EMBD], q_a_norm[256], kv_a_norm[512], frequencies[64];
+    struct weight q, q_a, kv_a, k_b, v_b, index_q, index_k, index_weights;
+    float attn_norm[EMBD], q_a_norm[256], kv_a_norm[512], frequencies[64], index_norm[64], index_bias[64];
     struct fake_kv kv;
     int n_rows;
     int32_t *positions;
@@ -123,6 +124,17 @@ static void scene_init(struct scene *scene, const struct shape *shape, int n_seq
     scene->k_b = weight_init(&random, s.type, s.n_heads, s.kv_rank, s.nope, &layer->k_b.head, &layer->k_b.head_bytes);
     scene->v_b = weight_init(&random, s.type, s.n_heads, s.v, s.kv_rank, &layer->v_b.head, &layer->v_b.head_bytes);
     layer->k_b.n_heads = layer->v_b.n_heads = s.n_heads;
+    if (s.indexer.n_heads > 0) {
+        int di = s.indexer.head_dim, hi = s.indexer.n_heads;
+        scene->config.indexer = s.indexer;
+        scene->index_q = weight_init(&random, s.type, 1, hi * di, s.q_rank, &layer->index_q, &unused);
+        scene->index_k = weight_init(&random, s.type, 1, di, EMBD, &layer->index_k, &unused);
+        scene->index_weights = weight_init(&random, DSE_TYPE_F32, 1, hi, EMBD, &layer->index_weights, &unused);
+        random_fill(&random, scene->index_norm, 64, 0.5f, 1.5f);
+        random_fill(&random, scene->index_bias, 64, -0.5f, 0.5f);
+        layer->index_k_norm = scene->index_norm;
+        layer->index_k_norm_bias = scene->index_bias;
+    }
     random_fill(&random, scene->attn_norm, EMBD, 0.5f, 1.5f);
     random_fill(&random, scene->q_a_norm, 256, 0.5f, 1.5f);
     random_fill(&random, scene->kv_a_norm, 512, 0.5f, 1.5f);
@@ -135,9 +147,7 @@ static void scene_init(struct scene *scene, const struct shape *shape, int n_seq
                                                  .layers = scene->layers,
                                                  .rope_frequencies = scene->frequencies,
                                                  .rope_factor = 1.25f};
-    struct dse_kv_layout layout = {
-        .type = s.kv, .n_layers = LAYERS, .n_kv_heads = 1, .head_dim = d, .latent = s.kv_rank, .rope = s.rope};
-    dse_kv_layout_init(&layout);
+    struct dse_kv_layout layout = dse_kv_layout_of(&scene->config, s.kv);
     fake_kv_init_layout(&scene->kv, &layout, n_sequences, length + 64);
     scene->n_rows = n_rows;
     scene->positions = calloc((size_t)n_rows, sizeof *scene->positions);
@@ -155,6 +165,9 @@ static void scene_deinit(struct scene *scene)
     weight_deinit(&scene->kv_a);
     weight_deinit(&scene->k_b);
     weight_deinit(&scene->v_b);
+    weight_deinit(&scene->index_q);
+    weight_deinit(&scene->index_k);
+    weight_deinit(&scene->index_weights);
     fake_kv_deinit(&scene->kv);
     free(scene->positions);
     free(scene->views);
@@ -177,10 +190,11 @@ static struct dse_device *open_device(const struct scene *scene, int threads)
     return device;
 }
 
-/* Rows [begin, end) from x to out, as the forward pass does it. choice: of these rows, or NULL. */
+/* Rows [begin, end) from x to out, as the forward pass does it. choice: of all rows, filled where there is an indexer. */
 static void run(struct dse_device *device, const struct scene *scene, int begin, int end,
                 const struct dse_key_choice *choice, float *out)
 {
+    struct dse_key_choice own = {0};
     const struct dse_device_ops *ops = device->ops;
     const struct dse_layer *layer = &scene->layers[LAYER];
     const struct shape *s = &scene->shape;
@@ -193,8 +207,14 @@ static void run(struct dse_device *device, const struct scene *scene, int begin,
           *latents = malloc(n * heads * rank * sizeof *latents);
     ops->latent_qkv(device, &scene->config, layer, scene->x + (size_t)begin * EMBD, (int)n, q_latent, q, ck);
     ops->latent_store(device, &scene->weights, LAYER, &scene->kv.layout, &rows, q, ck);
+    if (choice != NULL) {
+        own = (struct dse_key_choice){choice->top_k, choice->keys + (size_t)begin * (size_t)choice->top_k};
+        ops->index_keys(device, &scene->weights, LAYER, &scene->kv.layout, &rows, scene->x + (size_t)begin * EMBD,
+                        q_latent, &own);
+    }
     ops->head_project(device, &layer->k_b, q, d, (int)n, absorbed);
-    ops->latent_attention(device, &scene->config, LAYER, &scene->kv.layout, &rows, q, absorbed, choice, latents);
+    ops->latent_attention(device, &scene->config, LAYER, &scene->kv.layout, &rows, q, absorbed,
+                          choice != NULL ? &own : NULL, latents);
     ops->head_project(device, &layer->v_b, latents, rank, (int)n, out + (size_t)begin * scene->out_floats);
     free(q_latent);
     free(q);
@@ -399,11 +419,450 @@ static void bits_do_not_depend_on_batch_threads_or_chunks(void **state)
     }
 }
 
+static void a_later_row_never_reaches_an_earlier_one(void **state)
+{
+    /* behind the last row the cache is NaN; the last row itself is made so, in the tile of the rows before it */
+    static const enum dse_kv_type kinds[] = {DSE_KV_F32, DSE_KV_F16, DSE_KV_Q8_0};
+    for (int i = 0; i < 3; i++) {
+        struct shape shape = shapes[8];
+        struct scene scene;
+        shape.kv = kinds[i];
+        scene_init(&scene, &shape, 1, 41, 41);
+        for (int m = 0; m < 41; m++)
+            set_row(&scene, m, 0, m);
+        struct dse_device *device = open_device(&scene, 2);
+        size_t floats = 41 * scene.out_floats;
+        float *before = malloc(floats * sizeof *before);
+        run(device, &scene, 0, 41, NULL, before);
+        for (size_t k = 0; k < floats; k++)
+            assert_true(isfinite(before[k]));
+        scene.x[40 * EMBD + 7] = INFINITY;
+        run(device, &scene, 0, 41, NULL, scene.out);
+        assert_same_bits(before, scene.out, 40 * scene.out_floats, "rows before an infinite one");
+        assert_true(isnan(scene.out[40 * scene.out_floats]));
+        free(before);
+        dse_device_close(device);
+        scene_deinit(&scene);
+    }
+}
+
+/* ---- the core alone, on a cache of random rows ---- */
+
+/* Written from the comment in kv_layout.h. */
+static uint8_t *row_at(const struct fake_kv *kv, int sequence, int position)
+{
+    size_t element = kv->layout.type == DSE_KV_F32 ? 4 : 2;
+    size_t row = (size_t)(kv->layout.latent + kv->layout.rope) * element;
+    size_t block = (size_t)kv->blocks[sequence * kv->blocks_per_sequence + position / 32];
+    size_t layer_bytes = (row * 32 + 511) / 512 * 512;
+    return kv->pool + (block * LAYERS + LAYER) * layer_bytes + (size_t)(position % 32) * row;
+}
+
+struct core {
+    struct scene scene;
+    float *q, *absorbed, *latents;
+    size_t q_floats, latent_floats; /* of a row */
+};
+
+static void core_init(struct core *core, enum dse_kv_type type, int heads, int rank, int rope, int n_sequences,
+                      int length, int n_rows)
+{
+    const struct shape shape = {heads, 0, rank, 32, rope, 32, DSE_TYPE_F32, type, 0, {0}};
+    struct random random = {(uint64_t)(heads + length)};
+    scene_init(&core->scene, &shape, n_sequences, length, n_rows);
+    core->scene.config.rope.scaling = DSE_ROPE_NONE;
+    core->q_floats = (size_t)(heads * (32 + rope));
+    core->latent_floats = (size_t)(heads * rank);
+    core->q = malloc((size_t)n_rows * core->q_floats * sizeof(float));
+    core->absorbed = malloc((size_t)n_rows * core->latent_floats * sizeof(float));
+    core->latents = malloc((size_t)n_rows * core->latent_floats * sizeof(float));
+    random_fill(&random, core->q, (size_t)n_rows * core->q_floats, -3, 3);
+    random_fill(&random, core->absorbed, (size_t)n_rows * core->latent_floats, -2, 2);
+    for (int s = 0; s < n_sequences; s++)
+        for (int t = 0; t < length; t++)
+            for (int i = 0; i < rank + rope; i++) {
+                float x = random_float(&random, -2, 2);
+                uint16_t half = dse_f32_to_f16(x);
+                memcpy(row_at(&core->scene.kv, s, t) + (type == DSE_KV_F32 ? 4 : 2) * i,
+                       type == DSE_KV_F32 ? (const void *)&x : &half, type == DSE_KV_F32 ? 4 : 2);
+            }
+}
+
+static void core_deinit(struct core *core)
+{
+    scene_deinit(&core->scene);
+    free(core->q);
+    free(core->absorbed);
+    free(core->latents);
+}
+
+static void core_run(struct dse_device *device, const struct core *core, int begin, int end,
+                     const struct dse_key_choice *choice, float *latents)
+{
+    const struct scene *scene = &core->scene;
+    struct dse_rows rows = {.n_rows = end - begin, .positions = scene->positions + begin, .kv = scene->views + begin};
+    struct dse_key_choice own = {0};
+    if (choice != NULL) own = (struct dse_key_choice){choice->top_k, choice->keys + begin * choice->top_k};
+    device->ops->latent_attention(device, &scene->config, LAYER, &scene->kv.layout, &rows,
+                                  core->q + (size_t)begin * core->q_floats,
+                                  core->absorbed + (size_t)begin * core->latent_floats, choice != NULL ? &own : NULL,
+                                  latents + (size_t)begin * core->latent_floats);
+}
+
+static void check_core(const struct core *core, int row, int sequence, const int32_t *keys, int n)
+{
+    const struct shape *s = &core->scene.shape;
+    int d = 32 + s->rope, width = s->kv_rank + s->rope;
+    double *p = malloc((size_t)n * sizeof *p), *cache = malloc((size_t)(n * width) * sizeof *cache);
+    for (int t = 0; t < n; t++) {
+        const uint8_t *at = row_at(&core->scene.kv, sequence, keys != NULL ? keys[t] : t);
+        for (int i = 0; i < width; i++) {
+            float full;
+            uint16_t half;
+            memcpy(&full, at + 4 * i, s->kv == DSE_KV_F32 ? 4 : 0);
+            memcpy(&half, at + 2 * i, 2);
+            cache[t * width + i] = (double)(s->kv == DSE_KV_F32 ? full : dse_f16_to_f32(half));
+        }
+    }
+    for (int h = 0; h < s->n_heads; h++) {
+        const float *q = core->q + (size_t)row * core->q_floats + (size_t)(h * d + 32);
+        const float *absorbed = core->absorbed + (size_t)row * core->latent_floats + (size_t)(h * s->kv_rank);
+        const float *got = core->latents + (size_t)row * core->latent_floats + (size_t)(h * s->kv_rank);
+        double most = -INFINITY, sum = 0;
+        for (int t = 0; t < n; t++) {
+            p[t] = 0;
+            for (int i = 0; i < width; i++)
+                p[t] += cache[t * width + i] * (double)(i < s->kv_rank ? absorbed[i] : q[i - s->kv_rank]);
+            p[t] /= sqrt(d);
+            most = fmax(most, p[t]);
+        }
+        for (int t = 0; t < n; t++)
+            sum += p[t] = exp(p[t] - most);
+        for (int i = 0; i < s->kv_rank; i++) {
+            double want = 0;
+            for (int t = 0; t < n; t++)
+                want += p[t] / sum * cache[t * width + i];
+            if (!(fabs(want - (double)got[i]) <= 2e-5))
+                fail_msg("row %d head %d element %d: %g instead of %g", row, h, i, (double)got[i], want);
+        }
+    }
+    free(p);
+    free(cache);
+}
+
+/* Computed once with one thread and the scalar kernels, one row at a time; every machine must find the same. */
+#define CORE_HASH UINT64_C(0xa73e7d95877c1408)
+
+static void latent_core_has_the_same_bits_on_every_machine(void **state)
+{
+    struct core core;
+    core_init(&core, DSE_KV_F16, 5, 72, 16, 2, 600, 40);
+    for (int m = 0; m < 40; m++)
+        set_row(&core.scene, m, m / 39, m < 39 ? 235 + m : 599);
+    struct dse_device *device = open_device(&core.scene, 2);
+    core_run(device, &core, 0, 40, NULL, core.latents);
+    check_core(&core, 0, 0, NULL, 236);
+    check_core(&core, 38, 0, NULL, 274);
+    check_core(&core, 39, 1, NULL, 600);
+    uint64_t hash = hash_floats(core.latents, 40 * core.latent_floats);
+    if (hash != CORE_HASH) fail_msg("the hash is 0x%llx", (unsigned long long)hash);
+    dse_device_close(device);
+    core_deinit(&core);
+}
+
+static void latent_core_merges_more_splits_than_wait_at_once(void **state)
+{
+    /* 43 splits of two heads do not fit one thread's 32 slots: several waves */
+    enum { LENGTH = 11000 };
+    struct core core;
+    float one[64];
+    core_init(&core, DSE_KV_F32, 2, 32, 8, 1, LENGTH, 1);
+    set_row(&core.scene, 0, 0, LENGTH - 1);
+    for (int threads = 1; threads <= 3; threads++) {
+        struct dse_device *device = open_device(&core.scene, threads);
+        core_run(device, &core, 0, 1, NULL, core.latents);
+        check_core(&core, 0, 0, NULL, LENGTH);
+        if (threads == 1) memcpy(one, core.latents, sizeof one);
+        assert_same_bits(one, core.latents, 64, "threads");
+        dse_device_close(device);
+    }
+    core_deinit(&core);
+}
+
+static void chosen_keys_are_the_only_ones_attended_to(void **state)
+{
+    /* sequence 1 is a short prompt whose rows see all their keys, with lists; of sequence 0 the odd keys are NaN */
+    enum { TOP_K = 300, SHORT = 20, LONG = 24, ROWS = SHORT + LONG, LENGTH = 900 };
+    static const enum dse_kv_type kinds[] = {DSE_KV_F32, DSE_KV_F16};
+    for (int kind = 0; kind < 2; kind++) {
+        struct core core;
+        int32_t *keys = malloc((size_t)(ROWS * TOP_K) * sizeof *keys);
+        core_init(&core, kinds[kind], kind == 0 ? 3 : 33, kind == 0 ? 40 : 64, 8, 2, LENGTH, ROWS);
+        for (int t = 1; t < LENGTH; t += 2)
+            memset(row_at(&core.scene.kv, 0, t), 0xff, core.scene.kv.layout.row_bytes);
+        for (int m = 0; m < ROWS; m++) {
+            set_row(&core.scene, m, m < SHORT, m < SHORT ? m : LENGTH - ROWS + m);
+            for (int i = 0; i < TOP_K; i++) /* every row a list of its own */
+                keys[m * TOP_K + i] = m < SHORT ? i : 2 * (i + (i > 150 + m ? 50 + m : 0));
+        }
+        struct dse_key_choice choice = {TOP_K, keys};
+        size_t floats = ROWS * core.latent_floats;
+        float *alone = malloc(floats * sizeof *alone);
+        struct dse_device *device = open_device(&core.scene, 1);
+        for (int m = 0; m < ROWS; m++)
+            core_run(device, &core, m, m + 1, m < SHORT ? NULL : &choice, alone);
+        dse_device_close(device);
+        for (int threads = 1; threads <= 3; threads++) {
+            device = open_device(&core.scene, threads);
+            core_run(device, &core, 0, ROWS, &choice, core.latents);
+            assert_same_bits(alone, core.latents, floats, "with a choice");
+            dse_device_close(device);
+        }
+        for (int m = 0; m < ROWS; m += 11)
+            check_core(&core, m, m < SHORT, keys + m * TOP_K, m < SHORT ? m + 1 : TOP_K);
+        free(alone);
+        free(keys);
+        core_deinit(&core);
+    }
+}
+
+static void a_list_of_all_keys_gives_the_bits_of_no_list(void **state)
+{
+    /* row 0 sees keys 0…599 by its position, row 1 is one token further and sees them by its list */
+    enum { TOP_K = 600 };
+    struct core core;
+    int32_t keys[2 * TOP_K];
+    core_init(&core, DSE_KV_F16, 16, 64, 16, 1, TOP_K + 1, 2);
+    memcpy(core.q + core.q_floats, core.q, core.q_floats * sizeof *core.q);
+    memcpy(core.absorbed + core.latent_floats, core.absorbed, core.latent_floats * sizeof *core.q);
+    for (int i = 0; i < 2 * TOP_K; i++)
+        keys[i] = i % TOP_K;
+    set_row(&core.scene, 0, 0, TOP_K - 1);
+    set_row(&core.scene, 1, 0, TOP_K);
+    struct dse_key_choice choice = {TOP_K, keys};
+    struct dse_device *device = open_device(&core.scene, 2);
+    core_run(device, &core, 0, 1, NULL, core.latents);
+    core_run(device, &core, 1, 2, &choice, core.latents);
+    assert_same_bits(core.latents, core.latents + core.latent_floats, core.latent_floats, "listed");
+    core_run(device, &core, 0, 2, &choice, core.latents);
+    assert_same_bits(core.latents, core.latents + core.latent_floats, core.latent_floats, "listed together");
+    dse_device_close(device);
+    core_deinit(&core);
+}
+
+static void q8_0_rows_hold_the_latent_within_half_a_step(void **state)
+{
+    enum { ROWS = 40, RANK = 96, ROPE = 16, WIDTH = RANK + ROPE };
+    static float ck[ROWS * WIDTH], q[ROWS * (32 + ROPE)], full[ROWS * WIDTH];
+    struct scene exact, small;
+    struct shape shape = {1, 0, RANK, 32, ROPE, 32, DSE_TYPE_F32, DSE_KV_F32, 0, {0}};
+    struct random random = {5};
+    scene_init(&exact, &shape, 1, ROWS, ROWS);
+    shape.kv = DSE_KV_Q8_0;
+    scene_init(&small, &shape, 1, ROWS, ROWS);
+    assert_int_equal(small.kv.layout.row_bytes, RANK / 32 * 34 + 2 * ROPE);
+    random_fill(&random, ck, ROWS * WIDTH, -2, 2);
+    memset(ck, 0, 40 * sizeof *ck);
+    ck[3 * WIDTH + 50] = NAN; /* makes the norm and so the whole row NaN */
+    struct scene *scenes[] = {&exact, &small};
+    for (int i = 0; i < 2; i++) {
+        struct dse_device *device = open_device(scenes[i], 2);
+        for (int m = 0; m < ROWS; m++)
+            set_row(scenes[i], m, 0, m);
+        struct dse_rows rows = {.n_rows = ROWS, .positions = scenes[i]->positions, .kv = scenes[i]->views};
+        device->ops->latent_store(device, &scenes[i]->weights, LAYER, &scenes[i]->kv.layout, &rows, q, ck);
+        dse_device_close(device);
+    }
+    for (int m = 0; m < ROWS; m++) {
+        float got[RANK];
+        const struct dse_kv_layout *layout = &small.kv.layout;
+        const uint8_t *row = small.kv.pool + (size_t)small.kv.blocks[m / 32] * layout->block_bytes +
+                             LAYER * layout->layer_bytes + (size_t)(m % 32) * layout->row_bytes;
+        memcpy(full, row_at(&exact.kv, 0, m), sizeof(float) * WIDTH);
+        dse_type_decode(DSE_TYPE_Q8_0, row, got, RANK);
+        for (int i = 0; i < RANK; i++) {
+            float most = 0;
+            for (int j = i / 32 * 32; j < i / 32 * 32 + 32; j++)
+                most = fmaxf(most, fabsf(full[j]));
+            if (m == 3)
+                assert_true(isnan(got[i]) && isnan(full[i]));
+            else /* half a step, and the clamp where the scale was rounded down */
+                assert_true(fabsf(got[i] - full[i]) <= most * (0.5f / 127 + 0x1p-11f));
+        }
+        for (int i = 0; i < ROPE; i++) {
+            uint16_t half;
+            memcpy(&half, row + RANK / 32 * 34 + 2 * i, 2);
+            assert_int_equal(half, dse_f32_to_f16(full[RANK + i]));
+        }
+    }
+    scene_deinit(&exact);
+    scene_deinit(&small);
+}
+
+/* ---- the indexer ---- */
+
+static const struct shape indexed = {3, 64, 64, 32, 16, 32, DSE_TYPE_F32, DSE_KV_F32, 2e-5, {5, 48, 24}};
+
+/* Index query [Hi][di] and weights of a row, and its key. */
+static void index_vectors(const struct scene *scene, int row, double *query, double *weights, double *key)
+{
+    const struct shape *s = &scene->shape;
+    int di = s->indexer.head_dim, hi = s->indexer.n_heads, half = s->rope / 2;
+    double x[EMBD], latent[256], mean = 0, variance = 0;
+    for (int i = 0; i < EMBD; i++)
+        x[i] = (double)scene->x[row * EMBD + i];
+    norm(x, scene->attn_norm, EMBD, 1e-3, x);
+    multiply(scene->q_a.values, s->q_rank, EMBD, x, latent);
+    norm(latent, scene->q_a_norm, s->q_rank, 1e-6, latent);
+    multiply(scene->index_q.values, hi * di, s->q_rank, latent, query);
+    multiply(scene->index_k.values, di, EMBD, x, key);
+    multiply(scene->index_weights.values, hi, EMBD, x, weights);
+    for (int i = 0; i < di; i++)
+        mean += key[i] / di;
+    for (int i = 0; i < di; i++)
+        variance += (key[i] - mean) * (key[i] - mean) / di;
+    for (int i = 0; i < di; i++)
+        key[i] = (key[i] - mean) / sqrt(variance + 1e-6) * (double)scene->index_norm[i] + (double)scene->index_bias[i];
+    for (int h = 0; h <= hi; h++)
+        for (int i = 0; i < half; i++) {
+            double *v = h < hi ? query + h * di : key, a = v[i], b = v[i + half];
+            double angle = scene->positions[row] * (double)scene->frequencies[i];
+            v[i] = 1.25 * (a * cos(angle) - b * sin(angle));
+            v[i + half] = 1.25 * (b * cos(angle) + a * sin(angle));
+        }
+}
+
+static double index_score(const struct shape *s, const double *query, const double *weights, const double *key)
+{
+    double score = 0;
+    for (int h = 0; h < s->indexer.n_heads; h++) {
+        double dot = 0;
+        for (int i = 0; i < s->indexer.head_dim; i++)
+            dot += query[h * s->indexer.head_dim + i] * key[i];
+        score += weights[h] * fmax(dot, 0);
+    }
+    return score / sqrt(s->indexer.head_dim) / sqrt(s->indexer.n_heads);
+}
+
+/* keys: ascending, and none of those left out has a score that is clearly larger than one of those taken. */
+static void check_choice(const struct scene *scene, int row, const int32_t *keys, double tolerance)
+{
+    enum { MOST = 5 * 48 };
+    const struct shape *s = &scene->shape;
+    int n = scene->positions[row] + 1, taken = n < s->indexer.top_k ? n : s->indexer.top_k;
+    double query[MOST], weights[5], key[48], ignored[MOST], worst_taken = INFINITY, best_left = -INFINITY;
+    index_vectors(scene, row, query, weights, key);
+    for (int t = 0, i = 0; t < n; t++) {
+        index_vectors(scene, row - n + 1 + t, ignored, ignored, key);
+        double score = index_score(s, query, weights, key);
+        bool is_taken = i < taken && keys[i] == t;
+        if (is_taken) i++;
+        if (is_taken) worst_taken = fmin(worst_taken, score);
+        if (!is_taken) best_left = fmax(best_left, score);
+        if (t == n - 1) assert_int_equal(i, taken); /* all of them were found, in order */
+    }
+    if (!(best_left <= worst_taken + tolerance))
+        fail_msg("row %d: a key with score %g was left out, one with %g taken", row, best_left, worst_taken);
+}
+
+static void the_indexer_takes_the_keys_with_the_largest_scores(void **state)
+{
+    enum { LENGTH = 301, TOP_K = 24 };
+    for (int kind = 0; kind < 3; kind++) {
+        static const enum dse_kv_type kinds[] = {DSE_KV_F32, DSE_KV_F16, DSE_KV_Q8_0};
+        struct shape shape = indexed;
+        struct scene scene;
+        struct expanded e[LENGTH];
+        int32_t *keys = malloc((size_t)(LENGTH * TOP_K) * sizeof *keys);
+        struct dse_key_choice choice = {TOP_K, keys};
+        shape.kv = kinds[kind];
+        shape.tolerance = kind == 0 ? 2e-5 : 3e-2;
+        scene_init(&scene, &shape, 1, LENGTH, LENGTH);
+        for (int m = 0; m < LENGTH; m++) {
+            set_row(&scene, m, 0, m);
+            e[m] = expand(&scene, m);
+        }
+        struct dse_device *device = open_device(&scene, 2);
+        run(device, &scene, 0, LENGTH, &choice, scene.out);
+        for (int m = 0; m < LENGTH; m += m < 30 ? 1 : 45) {
+            check_choice(&scene, m, keys + m * TOP_K, kind == 0 ? 1e-5 : 1e-2);
+            check_row(&scene, e, 0, m, keys + m * TOP_K, m < TOP_K ? m + 1 : TOP_K);
+        }
+        for (int m = 0; m < LENGTH; m++)
+            expanded_deinit(&e[m]);
+        dse_device_close(device);
+        scene_deinit(&scene);
+        free(keys);
+    }
+}
+
+static void the_choice_does_not_depend_on_batch_threads_or_chunks(void **state)
+{
+    enum { TOP_K = 24 };
+    struct scene scene;
+    mixed_scene(&scene, &indexed);
+    size_t n_keys = (size_t)(scene.n_rows * TOP_K), floats = (size_t)scene.n_rows * scene.out_floats;
+    struct dse_key_choice one = {TOP_K, calloc(n_keys, sizeof(int32_t))},
+                          many = {TOP_K, calloc(n_keys, sizeof(int32_t))};
+    float *alone = malloc(floats * sizeof *alone);
+    struct dse_device *device = open_device(&scene, 1);
+    for (int m = 0; m < scene.n_rows; m++)
+        run(device, &scene, m, m + 1, &one, alone);
+    dse_device_close(device);
+    for (int threads = 1; threads <= 3; threads++) {
+        static const int chunks[] = {1000, 7, 64};
+        int step = chunks[threads - 1];
+        device = open_device(&scene, threads);
+        memset(scene.kv.pool, 0xff, (size_t)(3 * scene.kv.blocks_per_sequence) * scene.kv.layout.block_bytes);
+        for (int at = 0; at < scene.n_rows; at += step)
+            run(device, &scene, at, at + step < scene.n_rows ? at + step : scene.n_rows, &many, scene.out);
+        assert_memory_equal(one.keys, many.keys, n_keys * sizeof(int32_t));
+        assert_same_bits(alone, scene.out, floats, "chunked");
+        dse_device_close(device);
+    }
+    free(one.keys);
+    free(many.keys);
+    free(alone);
+    scene_deinit(&scene);
+}
+
+static void equal_scores_go_to_the_lower_position_and_nan_comes_last(void **state)
+{
+    enum { LENGTH = 100, TOP_K = 24 };
+    struct scene scene;
+    int32_t keys[LENGTH * TOP_K];
+    struct dse_key_choice choice = {TOP_K, keys};
+    scene_init(&scene, &indexed, 1, LENGTH, LENGTH);
+    memset(scene.frequencies, 0,
+           sizeof scene.frequencies); /* no rotation: the same token has the same key everywhere */
+    for (int m = 0; m < LENGTH; m++) {
+        set_row(&scene, m, 0, m);
+        memcpy(scene.x + m * EMBD, scene.x, EMBD * sizeof *scene.x);
+    }
+    scene.x[5 * EMBD] = NAN;
+    struct dse_device *device = open_device(&scene, 2);
+    run(device, &scene, 0, LENGTH, &choice, scene.out);
+    for (int i = 0; i < TOP_K; i++)
+        assert_int_equal(keys[(LENGTH - 1) * TOP_K + i], i < 5 ? i : i + 1);
+    assert_int_equal(keys[(TOP_K - 1) * TOP_K + 5], 5); /* few enough keys: all of them */
+    dse_device_close(device);
+    scene_deinit(&scene);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(latent_attention_is_close_to_the_expanded_form_in_f64),
         cmocka_unit_test(bits_do_not_depend_on_batch_threads_or_chunks),
+        cmocka_unit_test(a_later_row_never_reaches_an_earlier_one),
+        cmocka_unit_test(latent_core_has_the_same_bits_on_every_machine),
+        cmocka_unit_test(latent_core_merges_more_splits_than_wait_at_once),
+        cmocka_unit_test(chosen_keys_are_the_only_ones_attended_to),
+        cmocka_unit_test(a_list_of_all_keys_gives_the_bits_of_no_list),
+        cmocka_unit_test(q8_0_rows_hold_the_latent_within_half_a_step),
+        cmocka_unit_test(the_indexer_takes_the_keys_with_the_largest_scores),
+        cmocka_unit_test(the_choice_does_not_depend_on_batch_threads_or_chunks),
+        cmocka_unit_test(equal_scores_go_to_the_lower_position_and_nan_comes_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
