@@ -31,9 +31,17 @@ enum dse_compute {
     DSE_COMPUTE_F32,  /* everything in f32: reference numbers, slow */
 };
 
+/* Element type of the KV cache. */
+enum dse_kv_cache {
+    DSE_KV_CACHE_AUTO, /* f16, or f32 with DSE_COMPUTE_F32 */
+    DSE_KV_CACHE_F16,
+    DSE_KV_CACHE_Q8_0, /* latents of latent attention in 8 bits, their rope part in f16; no other model */
+};
+
 struct dse_model_options {
     int n_threads; /* 0: what the machine and container allow */
     enum dse_compute compute;
+    enum dse_kv_cache kv_cache;
     const char *device;     /* NULL or "auto" or "cpu"; others are DSE_ERR_DEVICE */
     const char *pack_cache; /* folder for packed weights, NULL: keep them in anonymous memory */
 };
@@ -46,8 +54,8 @@ void dse_model_unref(struct dse_model *model);
 
 struct dse_model_info {
     char name[128], arch[32], quantization[16], path[512], basename[128];
-    int64_t n_parameters;
-    int64_t context_length; /* trained */
+    int64_t n_parameters, n_active_parameters; /* active: that one token uses */
+    int64_t context_length;                    /* trained */
     int n_layers, n_vocab, n_threads, n_embd;
     uint64_t file_bytes;     /* weights in the file */
     uint64_t resident_bytes; /* packed weights in anonymous memory (0 when mapped from the pack cache) */

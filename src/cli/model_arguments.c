@@ -179,9 +179,9 @@ enum dse_status dse_cli_check_flags(const struct dse_options *options, struct ds
                            "--gpu-layers %lld: this version has no GPU support; leave it out or say 0",
                            (long long)dse_opt_int(options, DSE_OPT_GPU_LAYERS));
     const char *kv = dse_opt_text(options, DSE_OPT_KV_DTYPE);
-    if (kv != NULL && strcmp(kv, "f16") != 0)
+    if (kv != NULL && strcmp(kv, "q4_0") == 0)
         return dse_fail_at(err, DSE_ERR_UNSUPPORTED, "--kv-cache-dtype", -1,
-                           "--kv-cache-dtype %s: this version keeps the KV cache as f16 only", kv);
+                           "--kv-cache-dtype %s: this version keeps the KV cache as f16 or q8_0", kv);
     return DSE_OK;
 }
 
@@ -225,9 +225,13 @@ enum dse_status dse_cli_model_open(const struct dse_options *options, const char
     else if (strcmp(pack, "off") == 0)
         pack = NULL;
     const char *compute = dse_opt_text(options, DSE_OPT_COMPUTE);
+    const char *kv = dse_opt_text(options, DSE_OPT_KV_DTYPE);
     struct dse_model_options open = {
         .n_threads = (int)dse_opt_int(options, DSE_OPT_THREADS),
         .compute = compute != NULL && strcmp(compute, "f32") == 0 ? DSE_COMPUTE_F32 : DSE_COMPUTE_AUTO,
+        .kv_cache = kv == NULL || strcmp(kv, "auto") == 0 ? DSE_KV_CACHE_AUTO
+                    : strcmp(kv, "q8_0") == 0             ? DSE_KV_CACHE_Q8_0
+                                                          : DSE_KV_CACHE_F16,
         .device = dse_opt_text(options, DSE_OPT_DEVICE),
         .pack_cache = pack,
     };

@@ -34,8 +34,10 @@
       "context of a request, prompt and output; 0: the largest that fits, at most the model's")                        \
     X(KV_MEMORY, "kv-cache-memory", "", SIZE, "BYTES", "0", 0, INT64_MAX, NULL, V_ENGINE_VERBS,                        \
       "size of the KV pool; 0: planned from context and free memory")                                                  \
-    X(KV_DTYPE, "kv-cache-dtype", "", CHOICE, "TYPE", "f16", 0, 0, "f16 q8_0 q4_0", V_ENGINE_VERBS,                    \
-      "type of the KV cache; this version keeps f16 only and refuses the others")                                      \
+    X(KV_DTYPE, "kv-cache-dtype", "", CHOICE, "TYPE", "auto", 0, 0, "auto f16 q8_0 q4_0",                              \
+      V_MODEL_VERBS,                                                                                                   \
+      "type of the KV cache; auto: f16, or f32 with --compute f32; q8_0 for models with latent attention; q4_0 is "    \
+      "refused")                                                                                                       \
     X(MEMORY_FRACTION, "memory-fraction", "--gpu-memory-utilization", REAL, "F", "0.9", 0.01, 1, NULL, V_ENGINE_VERBS, \
       "share of the available memory that the plan may use")                                                           \
     X(CHUNK, "chunk-tokens", "--max-num-batched-tokens", INT, "N", "512", 1, 8192, NULL,                               \
@@ -43,7 +45,8 @@
     X(GPU_LAYERS, "gpu-layers", "-ngl", INT, "N", "0", 0, 1 << 20, NULL, V_MODEL_VERBS,                                \
       "layers on a GPU; this version has no GPU support and refuses any but 0")                                        \
     X(CHAT_TEMPLATE, "chat-template", "", STRING, "FILE", NULL, 0, 0, NULL, V_ENGINE_VERBS | V_TEMPLATE,               \
-      "Jinja chat template to use instead of the model's")                                                             \
+      "Jinja chat template to use instead of the model's, or the name of a built-in: deepseek_v2, deepseek_v3, "                \
+      "deepseek_v31, deepseek_v32, deepseek_v4")                                                             \
     X(PROMPT, "prompt", "-p", STRING, "TEXT", NULL, 0, 0, NULL, V_RUN, "prompt; may also follow the model")            \
     X(FILE, "file", "-f", STRING, "FILE", NULL, 0, 0, NULL, V_RUN,                                                     \
       "read the prompt from a file, - for standard input")                                                             \

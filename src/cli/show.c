@@ -32,16 +32,32 @@ static enum dse_status print_json(const struct dse_model_file *file, struct dse_
     for (size_t i = 0; i < N_STEPS && context_steps[i] <= c->context_length; i++)
         json_array_append_new(memory, json_pack("{s:I, s:I}", "context", (json_int_t)context_steps[i], "kv_bytes",
                                                 (json_int_t)(per_token * (unsigned long long)context_steps[i])));
-    json_t *root = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:I, s:I, s:o}", "path",
-        file->path, "name", c->name, "architecture", c->arch_name, "quantization", dse_model_file_quantization(file),
-        "base", c->basename, "parameters", (json_int_t)file->n_parameters, "context_length",
-        (json_int_t)c->context_length, "layers", c->n_layers, "embedding", c->n_embd, "heads", c->n_heads, "kv_heads",
-        c->n_kv_heads, "head_dim", c->head_dim, "ffn", c->n_ff, "vocabulary", c->n_vocab, "rope_scaling",
-        scaling_name(c->rope.scaling), "tied_embeddings", c->tied_embeddings, "chat_template",
-        file->chat_template != NULL, "weight_bytes", (json_int_t)file->weight_bytes, "kv_bytes_per_token",
-        (json_int_t)per_token, "memory", memory);
+    json_t *experts = NULL, *latent = NULL;
+    if (c->moe.n_experts > 0)
+        experts = json_pack("{s:i, s:i, s:i, s:i, s:i}", "count", c->moe.n_experts, "used", c->moe.n_used, "shared",
+                            c->moe.n_shared, "ffn", c->moe.n_ff, "dense_layers", c->moe.n_dense_layers);
+    if (c->latent.kv_rank > 0)
+        latent = json_pack("{s:i, s:i, s:i, s:i, s:i, s:i}", "kv_rank", c->latent.kv_rank, "q_rank", c->latent.q_rank,
+                           "nope", c->latent.nope, "rope", c->latent.rope, "value", c->latent.v, "indexed_keys",
+                           c->indexer.top_k);
+    json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:b, "
+                             "s:b, s:I, s:I, s:o, s:o*, s:o*}",
+                             "path", file->path, "name", c->name, "architecture", c->arch_name, "quantization",
+                             dse_model_file_quantization(file), "base", c->basename, "parameters",
+                             (json_int_t)file->n_parameters, "active_parameters", (json_int_t)file->n_active_parameters,
+                             "context_length", (json_int_t)c->context_length, "layers", c->n_layers, "embedding",
+                             c->n_embd, "heads", c->n_heads, "kv_heads", c->n_kv_heads, "head_dim", c->head_dim, "ffn",
+                             c->n_ff, "vocabulary", c->n_vocab, "rope_scaling", scaling_name(c->rope.scaling),
+                             "tied_embeddings", c->tied_embeddings, "chat_template", file->chat_template != NULL,
+                             "weight_bytes", (json_int_t)file->weight_bytes, "kv_bytes_per_token",
+                             (json_int_t)per_token, "memory", memory, "experts", experts, "latent_attention", latent);
     return dse_print_json(root, err);
+}
+
+/* "DeepSeek-R1-Distill-Qwen-7B" and the like: named after their teacher, built as something else. */
+static bool is_distilled(const struct dse_config *config)
+{
+    return strcasestr(config->name, "distill") != NULL || strcasestr(config->basename, "distill") != NULL;
 }
 
 static void print_text(const struct dse_model_file *file)
@@ -53,13 +69,26 @@ static void print_text(const struct dse_model_file *file)
     if (c->name[0] != '\0') printf("name          %s\n", c->name);
     if (c->basename[0] != '\0') printf("base          %s\n", c->basename);
     printf("architecture  %s\n", c->arch_name);
-    printf("parameters    %.1f M\n", (double)file->n_parameters * 1e-6);
+    printf("parameters    %.1f M", (double)file->n_parameters * 1e-6);
+    if (file->n_active_parameters < file->n_parameters)
+        printf(", of which a token uses %.1f M", (double)file->n_active_parameters * 1e-6);
+    printf("\n");
     printf("quantization  %s (%s of weights)\n", dse_model_file_quantization(file),
            dse_format_bytes(file->weight_bytes, a));
     printf("context       %lld (rope scaling: %s)\n", (long long)c->context_length, scaling_name(c->rope.scaling));
-    printf("shape         %d layers, %d wide, %d heads on %d kv heads of %d, ffn %d, vocabulary %d%s\n", c->n_layers,
-           c->n_embd, c->n_heads, c->n_kv_heads, c->head_dim, c->n_ff, c->n_vocab,
-           c->tied_embeddings ? ", tied embeddings" : "");
+    printf("shape         %d layers, %d wide, ", c->n_layers, c->n_embd);
+    if (c->latent.kv_rank > 0)
+        printf("%d heads of %d+%d on a latent of %d+%d", c->n_heads, c->latent.nope, c->latent.rope, c->latent.kv_rank,
+               c->latent.rope);
+    else
+        printf("%d heads on %d kv heads of %d", c->n_heads, c->n_kv_heads, c->head_dim);
+    printf(", ffn %d, vocabulary %d%s\n", c->n_ff, c->n_vocab, c->tied_embeddings ? ", tied embeddings" : "");
+    if (c->moe.n_experts > 0)
+        printf("experts       %d of %d used, %d shared, ffn %d, the first %d layers dense\n", c->moe.n_used,
+               c->moe.n_experts, c->moe.n_shared, c->moe.n_ff, c->moe.n_dense_layers);
+    if (c->indexer.n_heads > 0) printf("indexer       a token attends to at most %d keys\n", c->indexer.top_k);
+    if (is_distilled(c))
+        printf("note          distilled into %s: not the architecture of the model it learnt from\n", c->arch_name);
     printf("chat          %s\n", file->chat_template != NULL ? "has a template" : "no template");
     printf("KV cache      %s a token\n", dse_format_bytes(per_token, a));
     printf("\n%10s %12s %16s\n", "context", "KV", "weights + KV");

@@ -12,6 +12,7 @@
 #include "base/counters.h"
 #include "base/log.h"
 #include "model/tokenizer_source.h"
+#include "text/chat_builtin.h"
 
 static enum dse_status open_tokenizer(struct dse_model *model, struct dse_error *err)
 {
@@ -32,6 +33,7 @@ static enum dse_status open_tokenizer(struct dse_model *model, struct dse_error 
 static void open_template(struct dse_model *model)
 {
     const char *source = model->file->chat_template;
+    if (source == NULL) source = dse_chat_builtin_for(model->file->config.arch_name);
     if (source == NULL || model->tokenizer == NULL) return;
     struct dse_error reason;
     if (dse_template_parse(source, strlen(source), &dse_template_limits_default, &model->tmpl, &reason) != DSE_OK) {
@@ -67,6 +69,27 @@ static enum dse_status collect_stop_tokens(struct dse_model *model, struct dse_e
     return DSE_OK;
 }
 
+/* f16 keeps its bound for every model; q8_0 only where one scale per 32 values of a latent is at hand. */
+static enum dse_status choose_kv_type(const struct dse_config *config, const struct dse_model_options *options,
+                                      struct dse_kv_layout *layout, struct dse_error *err)
+{
+    const bool f32 = options->compute == DSE_COMPUTE_F32, latent = config->latent.kv_rank > 0;
+    enum dse_kv_type type = f32 && options->kv_cache == DSE_KV_CACHE_AUTO ? DSE_KV_F32 : DSE_KV_F16;
+    if (options->kv_cache == DSE_KV_CACHE_Q8_0) {
+        if (!latent)
+            return dse_fail_at(err, DSE_ERR_UNSUPPORTED, "kv_cache", -1,
+                               "a q8_0 KV cache is for models with latent attention; %s keeps keys and values as f16",
+                               config->arch_name);
+        if (config->latent.kv_rank % 32 != 0)
+            return dse_fail_at(err, DSE_ERR_UNSUPPORTED, "kv_cache", -1,
+                               "a q8_0 KV cache needs a latent rank in multiples of 32, this model has %d",
+                               config->latent.kv_rank);
+        type = DSE_KV_Q8_0;
+    }
+    *layout = dse_kv_layout_of(config, type);
+    return DSE_OK;
+}
+
 static void describe(struct dse_model *model)
 {
     const struct dse_model_file *file = model->file;
@@ -78,6 +101,7 @@ static void describe(struct dse_model *model)
     (void)snprintf(info->path, sizeof info->path, "%s", file->path != NULL ? file->path : "");
     (void)snprintf(info->quantization, sizeof info->quantization, "%s", dse_model_file_quantization(file));
     info->n_parameters = file->n_parameters;
+    info->n_active_parameters = file->n_active_parameters;
     info->context_length = config->context_length;
     info->n_layers = config->n_layers;
     info->n_vocab = config->n_vocab;
@@ -135,7 +159,8 @@ enum dse_status dse_model_open(const char *path, const struct dse_model_options 
     model->n_samplable = config->n_vocab;
     if (model->tokenizer != NULL && dse_tokenizer_count(model->tokenizer) < (size_t)config->n_vocab)
         model->n_samplable = (int)dse_tokenizer_count(model->tokenizer);
-    model->kv_layout = dse_kv_layout_of(config, model->f32 ? DSE_KV_F32 : DSE_KV_F16);
+    status = choose_kv_type(config, options, &model->kv_layout, err);
+    if (status != DSE_OK) goto fail;
     describe(model);
     dse_gauge_set(DSE_GAUGE_WEIGHT_BYTES, (int64_t)model->info.file_bytes);
     *out = model;

@@ -94,6 +94,18 @@ def test_show_tells_shape_and_memory(program, model):
     assert "q4_1" in program("show", model).stdout
 
 
+def test_show_tells_experts_and_latents(program, data):
+    shown = json.loads(program("show", data / "reference" / "deepseek_v2", "--json").stdout)
+    assert shown["architecture"] == "deepseek_v2"
+    assert shown["experts"] == {"count": 16, "used": 4, "shared": 2, "ffn": 48, "dense_layers": 1}
+    assert shown["latent_attention"]["kv_rank"] == 64 and shown["latent_attention"]["rope"] == 16
+    # 12 of 16 experts rest in each of three layers
+    assert shown["parameters"] - shown["active_parameters"] == 3 * 12 * 3 * 48 * 128
+    assert shown["kv_bytes_per_token"] == 4 * (64 + 16) * 2
+    text = program("show", data / "reference" / "deepseek_v32").stdout
+    assert "4 of 16 used" in text and "at most 24 keys" in text
+
+
 def test_bench_writes_the_promised_rows(program, model):
     result = program("bench", model, "-p", "32", "-n", "4", "-d", "16", "-b", "1,2", "-r", "1", "-o", "json")
     rows = json.loads(result.stdout)

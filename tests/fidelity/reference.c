@@ -83,6 +83,12 @@ static int argmax(const float *logits, int n_vocab)
     return best;
 }
 
+static int ascending(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
 struct comparison reference_compare(const struct reference *reference, int prompt, const float *logits, int n_vocab)
 {
     int n_positions, n_logits, n_argmax;
@@ -92,17 +98,23 @@ struct comparison reference_compare(const struct reference *reference, int promp
     assert_int_equal(n_logits, n_positions * n_vocab);
     struct comparison c = {.n_positions = n_argmax};
     double squares = 0, dot = 0, ours = 0, theirs = 0;
+    double *largest = calloc((size_t)n_positions, sizeof *largest);
+    assert_non_null(largest);
     for (int p = 0; p < n_positions; p++) {
         const float *a = logits + (size_t)positions[p] * (size_t)n_vocab, *b = expected + (size_t)p * (size_t)n_vocab;
         for (int i = 0; i < n_vocab; i++) {
             double d = (double)a[i] - (double)b[i];
-            if (!(fabs(d) <= c.max_error)) c.max_error = fabs(d); /* NaN becomes the maximum and stays */
+            if (!(fabs(d) <= largest[p])) largest[p] = fabs(d); /* NaN becomes the maximum and stays */
             squares += d * d;
             dot += (double)a[i] * (double)b[i];
             ours += (double)a[i] * (double)a[i];
             theirs += (double)b[i] * (double)b[i];
         }
+        if (!(largest[p] <= c.max_error)) c.max_error = largest[p];
     }
+    qsort(largest, (size_t)n_positions, sizeof *largest, ascending);
+    c.median_error = largest[n_positions / 2];
+    free(largest);
     c.rms = sqrt(squares / n_logits);
     c.cosine = dot / sqrt(ours * theirs);
     for (int p = 0; p < n_argmax; p++)

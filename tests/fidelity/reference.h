@@ -17,6 +17,7 @@ const int32_t *reference_i32(const struct reference *reference, int prompt, cons
 /* What an evaluation of a prompt is compared by. */
 struct comparison {
     double max_error, rms, cosine;   /* over the stored positions */
+    double median_error;             /* of the positions' largest errors */
     int n_positions, n_argmax_equal; /* over all positions */
 };
 struct comparison reference_compare(const struct reference *reference, int prompt, const float *logits, int n_vocab);

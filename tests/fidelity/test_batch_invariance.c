@@ -22,7 +22,6 @@ static const struct {
     {"gguf/llama_llama3.q4_k_m.gguf", DSE_COMPUTE_F32},
     {"qwen3_yarn", DSE_COMPUTE_AUTO},
     {"qwen2_bias", DSE_COMPUTE_AUTO},
-    {"deepseek_v1_moe", DSE_COMPUTE_AUTO},
     {"deepseek_v2", DSE_COMPUTE_AUTO},
     {"deepseek_v3_fp8", DSE_COMPUTE_AUTO},
     {"deepseek_v32", DSE_COMPUTE_AUTO},
