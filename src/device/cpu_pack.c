@@ -4,6 +4,7 @@
  */
 #include "device/cpu_pack.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/checked.h"
@@ -36,12 +37,38 @@ bool cpu_source_shape(const struct cpu_source *source, struct cpu_packed_shape *
     return dse_matrix_packed_bytes(source->layout, shape->rows, shape->cols, &shape->matrix_bytes);
 }
 
+/* The largest magnitude among the block scales. NaN aside: every layout shows it. */
+static float largest_scale(const struct dse_tensor *tensor)
+{
+    const size_t n = ((tensor_rows(tensor) + DSE_F8_BLOCK - 1) / DSE_F8_BLOCK) *
+                     ((tensor_cols(tensor) + DSE_F8_BLOCK - 1) / DSE_F8_BLOCK);
+    float largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        float scale;
+        memcpy(&scale, (const uint8_t *)tensor->block_scales + i * sizeof scale, sizeof scale);
+        scale = fabsf(scale);
+        if (scale > largest) largest = scale;
+    }
+    return largest;
+}
+
+/* f16 must hold the largest weights in full and the small ones about as well beside them: below F16_LEAST its steps are
+ * no longer finer than the rounding of the largest. */
+#define F8_LARGEST  448.0f
+#define F16_LARGEST 65504.0f
+#define F16_LEAST   0x1p-10f
+
 enum dse_layout cpu_source_layout(const struct cpu_source *source, bool f32)
 {
-    const enum dse_type type = source->tensor->type;
-    if (!source->transposed || f32) return dse_matrix_layout(type, tensor_cols(source->tensor), f32);
-    if (type == DSE_TYPE_F32) return DSE_LAYOUT_F32;
-    return type == DSE_TYPE_BF16 ? DSE_LAYOUT_BF16 : DSE_LAYOUT_F16;
+    const struct dse_tensor *tensor = source->tensor;
+    enum dse_layout layout = dse_matrix_layout(tensor->type, tensor_cols(tensor), f32);
+    if (layout == DSE_LAYOUT_FP8) {
+        const float scale = largest_scale(tensor), weight = F8_LARGEST * scale;
+        if (!(scale < DSE_FP8_SCALE_LIMIT)) return DSE_LAYOUT_F32;
+        if (source->transposed && !(weight >= F16_LEAST && weight <= F16_LARGEST)) return DSE_LAYOUT_F32;
+    }
+    if (!source->transposed || layout == DSE_LAYOUT_F32 || layout == DSE_LAYOUT_BF16) return layout;
+    return DSE_LAYOUT_F16;
 }
 
 size_t cpu_source_units(const struct cpu_source *source)
@@ -54,7 +81,7 @@ size_t cpu_source_scratch(const struct cpu_source *source)
 {
     const size_t cols = tensor_cols(source->tensor);
     if (source->transposed) return 2 * source->n_rows * cols;
-    if (source->tensor->type != DSE_TYPE_F8_E4M3) return 0;
+    if (source->tensor->type != DSE_TYPE_F8_E4M3 || source->layout == DSE_LAYOUT_FP8) return 0;
     return (source->head_bytes != NULL ? source->n_rows : UNIT_ROWS) * cols;
 }
 
@@ -75,7 +102,9 @@ static void pack_rows(const struct cpu_source *source, size_t first, size_t n, f
 {
     const struct dse_tensor *tensor = source->tensor;
     const size_t cols = tensor_cols(tensor);
-    if (tensor->type == DSE_TYPE_F8_E4M3) {
+    if (source->layout == DSE_LAYOUT_FP8) {
+        dse_matrix_pack_fp8(tensor->data, tensor->block_scales, cols, first, first + n, out, out_row);
+    } else if (tensor->type == DSE_TYPE_F8_E4M3) {
         decode_rows(tensor, first, n, scratch);
         dse_matrix_pack(DSE_TYPE_F32, scratch, cols, 0, n, DSE_LAYOUT_F32, out, out_row);
     } else {

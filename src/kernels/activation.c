@@ -25,7 +25,8 @@ static bool place_offsets(size_t n_rows, size_t cols, size_t offset[5])
 
 bool dse_layout_uses_s8(enum dse_layout layout)
 {
-    return layout != DSE_LAYOUT_F32 && layout != DSE_LAYOUT_F16 && layout != DSE_LAYOUT_BF16;
+    return layout != DSE_LAYOUT_F32 && layout != DSE_LAYOUT_F16 && layout != DSE_LAYOUT_BF16 &&
+           layout != DSE_LAYOUT_FP8;
 }
 
 size_t dse_activation_bytes(size_t n_rows, size_t cols)

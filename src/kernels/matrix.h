@@ -32,6 +32,7 @@ enum dse_layout {
     DSE_LAYOUT_Q6K,  /* u6 in two planes, per 16: s8 scale, per 256: f16 d (Q6_K) */
     DSE_LAYOUT_A8,   /* affine s8, per 32: f16 d, dmin; per 16: s8 scale, u8 min (lossless home of Q5_0, Q5_1, Q2_K,
                           Q3_K, Q5_K, IQ4_NL, IQ4_XS; 10 bits a weight) */
+    DSE_LAYOUT_FP8, /* e4m3, per 128 columns: f32 scale (F8_E4M3) */
     DSE_LAYOUT_COUNT
 };
 
@@ -53,9 +54,14 @@ size_t dse_matrix_panel_bytes(enum dse_layout layout, size_t cols);
 /* Packs rows [row_begin, row_end) of source (row-major in its file layout, whole matrix) into out, the start of the
  * whole packed matrix; row_begin lands at row out_row, any number, so that matrices can be stacked. Rows never share a
  * byte: threads may pack disjoint ranges. Lanes of rows that nobody packs stay as they were: hand in zeroed memory.
- * layout: dse_matrix_layout of the type, or DSE_LAYOUT_F32. */
+ * layout: dse_matrix_layout of the type, or DSE_LAYOUT_F32. F8_E4M3 is packed with scales of 1, as dse_type_decode. */
 void dse_matrix_pack(enum dse_type type, const void *source, size_t cols, size_t row_begin, size_t row_end,
                      enum dse_layout layout, void *out, size_t out_row);
+/* The same for F8_E4M3 with a scale per block (quant/fp8.h) into DSE_LAYOUT_FP8. Scales at or above DSE_FP8_SCALE_LIMIT
+ * in magnitude do not fit. A NaN among 128 neighbouring weights makes all of them NaN: either way the row's products are. */
+#define DSE_FP8_SCALE_LIMIT 0x1p119f
+void dse_matrix_pack_fp8(const void *weights, const void *scales, size_t cols, size_t row_begin, size_t row_end,
+                         void *out, size_t out_row);
 
 /* Activations prepared for a layout family. The s8 form: values [n_rows][cols] in -127..127, scales [n_rows][cols/32]
  * f32, sums [n_rows][cols/32] f32 (scale * sum of the 32 values), half_sums [n_rows][cols/16] s16 (sum of 16 values).

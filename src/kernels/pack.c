@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "kernels/matmul/layout.h"
 #include "kernels/matrix.h"
+#include "quant/fp8.h"
 
 /* Columns and bytes (of all 16 rows) of one block of each layout. */
 static const struct {
@@ -25,6 +26,7 @@ static const struct {
     [DSE_LAYOUT_Q8] = {"q8", 32, DSE_Q8_BYTES},
     [DSE_LAYOUT_Q6K] = {"q6k", 256, DSE_Q6K_BYTES},
     [DSE_LAYOUT_A8] = {"a8", 32, DSE_A8_BYTES},
+    [DSE_LAYOUT_FP8] = {"fp8", 1, DSE_PANEL_ROWS}, /* and the scales */
 };
 
 const char *dse_layout_name(enum dse_layout layout)
@@ -43,6 +45,7 @@ enum dse_layout dse_matrix_layout(enum dse_type type, size_t cols, bool f32)
     case DSE_TYPE_Q4_K: return DSE_LAYOUT_U4K;
     case DSE_TYPE_Q8_0: return DSE_LAYOUT_Q8;
     case DSE_TYPE_Q6_K: return DSE_LAYOUT_Q6K;
+    case DSE_TYPE_F8_E4M3: return DSE_LAYOUT_FP8;
     case DSE_TYPE_Q5_0:
     case DSE_TYPE_Q5_1:
     case DSE_TYPE_Q2_K:
@@ -57,7 +60,10 @@ enum dse_layout dse_matrix_layout(enum dse_type type, size_t cols, bool f32)
 static bool panel_bytes(enum dse_layout layout, size_t cols, size_t *bytes)
 {
     if ((unsigned)layout >= DSE_LAYOUT_COUNT || cols % layouts[layout].cols != 0) return false;
-    return dse_mul_size(cols / layouts[layout].cols, layouts[layout].bytes, bytes);
+    if (!dse_mul_size(cols / layouts[layout].cols, layouts[layout].bytes, bytes)) return false;
+    if (layout != DSE_LAYOUT_FP8) return true;
+    const size_t blocks = cols / DSE_FP8_COLS + (cols % DSE_FP8_COLS != 0);
+    return dse_add_size(*bytes, blocks * DSE_FP8_QUANTS, bytes); /* blocks * 64 < cols * 16 + 64 */
 }
 
 size_t dse_matrix_panel_bytes(enum dse_layout layout, size_t cols)
@@ -192,6 +198,23 @@ static void pack_16bit(const uint8_t *source, size_t cols, uint8_t *panel, int l
         memcpy(panel + 32 * k + 2 * lane, source + 2 * k, 2);
 }
 
+/* scales: of this row's blocks, unaligned, or NULL for 1. NaN lies with the scale, so that kernels need not look for it. */
+static void pack_fp8(const uint8_t *source, const uint8_t *scales, size_t cols, uint8_t *panel, int lane)
+{
+    for (size_t begin = 0; begin < cols; begin += DSE_FP8_COLS, panel += DSE_FP8_BYTES) {
+        const size_t n = cols - begin < DSE_FP8_COLS ? cols - begin : DSE_FP8_COLS;
+        float scale = 1.0f;
+        if (scales != NULL) memcpy(&scale, scales + begin / DSE_FP8_COLS * sizeof scale, sizeof scale);
+        for (size_t k = 0; k < n; k++) {
+            const uint8_t weight = source[begin + k];
+            if ((weight & 0x7F) == 0x7F) scale = dse_f8_e4m3_to_f32(weight);
+            panel[DSE_FP8_QUANTS + k * DSE_PANEL_ROWS + (size_t)lane] = weight;
+        }
+        scale *= 0x1p8f;
+        memcpy(panel + 4 * lane, &scale, sizeof scale);
+    }
+}
+
 static void pack_f32(enum dse_type type, const uint8_t *source, size_t cols, uint8_t *panel, int lane)
 {
     const struct dse_type_info *info = dse_type_info((uint32_t)type);
@@ -217,6 +240,7 @@ static void pack_row(enum dse_type type, const uint8_t *source, size_t cols, enu
     case DSE_LAYOUT_Q8: pack_q8_0(source, cols, panel, lane); return;
     case DSE_LAYOUT_Q6K: pack_q6_k(source, cols, panel, lane); return;
     case DSE_LAYOUT_A8: pack_a8(type, source, cols, panel, lane); return;
+    case DSE_LAYOUT_FP8: pack_fp8(source, NULL, cols, panel, lane); return;
     case DSE_LAYOUT_F32:
     case DSE_LAYOUT_COUNT: pack_f32(type, source, cols, panel, lane); return;
     }
@@ -230,4 +254,15 @@ void dse_matrix_pack(enum dse_type type, const void *source, size_t cols, size_t
     for (size_t row = row_begin; row < row_end; row++, out_row++)
         pack_row(type, (const uint8_t *)source + row * row_bytes, cols, layout,
                  (uint8_t *)out + out_row / DSE_PANEL_ROWS * panel, (int)(out_row % DSE_PANEL_ROWS));
+}
+
+void dse_matrix_pack_fp8(const void *weights, const void *scales, size_t cols, size_t row_begin, size_t row_end,
+                         void *out, size_t out_row)
+{
+    size_t panel;
+    if (!panel_bytes(DSE_LAYOUT_FP8, cols, &panel)) return;
+    const size_t scale_row_bytes = (cols + DSE_F8_BLOCK - 1) / DSE_F8_BLOCK * sizeof(float);
+    for (size_t row = row_begin; row < row_end; row++, out_row++)
+        pack_fp8((const uint8_t *)weights + row * cols, (const uint8_t *)scales + row / DSE_F8_BLOCK * scale_row_bytes,
+                 cols, (uint8_t *)out + out_row / DSE_PANEL_ROWS * panel, (int)(out_row % DSE_PANEL_ROWS));
 }

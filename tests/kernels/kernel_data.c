@@ -6,9 +6,9 @@
 #include "base/alloc.h"
 
 const enum dse_type packed_types[] = {
-    DSE_TYPE_F32,  DSE_TYPE_F16,  DSE_TYPE_Q4_0,   DSE_TYPE_Q4_1,   DSE_TYPE_Q5_0,
-    DSE_TYPE_Q5_1, DSE_TYPE_Q8_0, DSE_TYPE_Q2_K,   DSE_TYPE_Q3_K,   DSE_TYPE_Q4_K,
-    DSE_TYPE_Q5_K, DSE_TYPE_Q6_K, DSE_TYPE_IQ4_NL, DSE_TYPE_IQ4_XS, DSE_TYPE_BF16,
+    DSE_TYPE_F32,    DSE_TYPE_F16,    DSE_TYPE_Q4_0, DSE_TYPE_Q4_1,    DSE_TYPE_Q5_0, DSE_TYPE_Q5_1,
+    DSE_TYPE_Q8_0,   DSE_TYPE_Q2_K,   DSE_TYPE_Q3_K, DSE_TYPE_Q4_K,    DSE_TYPE_Q5_K, DSE_TYPE_Q6_K,
+    DSE_TYPE_IQ4_NL, DSE_TYPE_IQ4_XS, DSE_TYPE_BF16, DSE_TYPE_F8_E4M3,
 };
 const size_t packed_type_count = sizeof packed_types / sizeof packed_types[0];
 
@@ -60,9 +60,22 @@ static float make_value(enum data_kind kind, uint64_t *state)
     return random_unit(state);
 }
 
+static uint8_t make_e4m3(enum data_kind kind, uint64_t *state)
+{
+    static const uint8_t odd[] = {0, 0x80, 1, 0x81, 7, 0x87, 8, 0x88, 0x38, 0xC6};
+    const uint8_t bits = (uint8_t)random_next(state);
+    if (kind == DATA_ODD) return odd[bits % sizeof odd];
+    if (kind == DATA_LARGEST) return bits % 2 ? 0x7E : 0xFE;
+    return (bits & 0x7F) == 0x7F ? 0 : bits;
+}
+
 static void make_plain(enum dse_type type, size_t n, enum data_kind kind, uint64_t *state, uint8_t *out)
 {
     for (size_t i = 0; i < n; i++) {
+        if (type == DSE_TYPE_F8_E4M3) {
+            out[i] = make_e4m3(kind, state);
+            continue;
+        }
         float f = make_value(kind, state);
         uint32_t bits;
         memcpy(&bits, &f, 4);
@@ -100,6 +113,20 @@ uint8_t *make_source(enum dse_type type, size_t rows, size_t cols, enum data_kin
         }
     }
     return source;
+}
+
+float *make_fp8_scales(size_t rows, size_t cols, enum data_kind kind, uint64_t seed)
+{
+    static const float odd[] = {0.0f, -0.0f, 0x1p-149f, -0x1.8p-130f, 0x1p-126f, 1.0f, -3.5f};
+    const size_t n = (rows + DSE_F8_BLOCK - 1) / DSE_F8_BLOCK * ((cols + DSE_F8_BLOCK - 1) / DSE_F8_BLOCK);
+    float *scales = dse_calloc(DSE_MEM_MISC, n, sizeof *scales);
+    uint64_t state = seed;
+    for (size_t i = 0; scales != NULL && i < n; i++) {
+        scales[i] = random_unit(&state) * 0.01f;
+        if (kind == DATA_ODD) scales[i] = odd[random_next(&state) % (sizeof odd / sizeof odd[0])];
+        if (kind == DATA_LARGEST) scales[i] = random_next(&state) % 2 ? 0x1.fffffep104f : -0x1p100f;
+    }
+    return scales;
 }
 
 struct dse_matrix make_matrix(enum dse_type type, const uint8_t *source, size_t rows, size_t cols)

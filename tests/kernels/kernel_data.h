@@ -25,6 +25,8 @@ uint8_t *make_source(enum dse_type type, size_t rows, size_t cols, enum data_kin
 /* The same packed as this CPU's matrix. data is owned (dse_free). */
 struct dse_matrix make_matrix(enum dse_type type, const uint8_t *source, size_t rows, size_t cols);
 void free_matrix(struct dse_matrix *w);
+/* The scale of every block of 128 x 128 of an F8_E4M3 matrix. Returns owned (dse_free). */
+float *make_fp8_scales(size_t rows, size_t cols, enum data_kind kind, uint64_t seed);
 
 /* n_rows x cols activations with stride cols + 3, quantized where cols allows. */
 struct test_activation {

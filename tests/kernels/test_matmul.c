@@ -12,6 +12,7 @@
 #include "kernel_data.h"
 #include "kernels/dispatch.h"
 #include "kernels/prototypes.h"
+#include "quant/fp8.h"
 
 static const size_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 33};
 #define MAX_ROWS 33
@@ -53,40 +54,62 @@ static float *run_kernel(dse_matmul_fn *kernel, const struct dse_matrix *w, cons
     return out;
 }
 
-static void compare_variants(enum dse_type type, size_t rows, size_t cols, enum data_kind kind)
+static void compare_variants_of(const struct dse_matrix *w, enum data_kind kind)
 {
-    uint8_t *source = make_source(type, rows, cols, kind, rows + cols);
-    struct dse_matrix w = make_matrix(type, source, rows, cols);
-    struct test_activation t = make_activation(MAX_ROWS, cols, kind, cols);
-    dse_matmul_fn *scalar = find_kernel(w.layout, "scalar");
-    size_t panels = (rows + DSE_PANEL_ROWS - 1) / DSE_PANEL_ROWS;
-    assert_non_null(w.data);
+    struct test_activation t = make_activation(MAX_ROWS, w->cols, kind, w->cols);
+    dse_matmul_fn *scalar = find_kernel(w->layout, "scalar");
+    size_t panels = (w->rows + DSE_PANEL_ROWS - 1) / DSE_PANEL_ROWS;
+    assert_non_null(w->data);
     assert_non_null(scalar);
-    float *expected = run_kernel(scalar, &w, &t.act, 0, MAX_ROWS);
+    float *expected = run_kernel(scalar, w, &t.act, 0, MAX_ROWS);
 
     for (size_t i = 0; i < dse_kernel_count(); i++) {
         const struct dse_kernel *k = dse_kernel_at(i);
-        if (strcmp(k->op, "matmul") != 0 || strcmp(k->types, dse_layout_name(w.layout)) != 0 || !dse_kernel_usable(k))
+        if (strcmp(k->op, "matmul") != 0 || strcmp(k->types, dse_layout_name(w->layout)) != 0 || !dse_kernel_usable(k))
             continue;
         for (size_t c = 0; c < sizeof row_counts / sizeof row_counts[0]; c++) {
             size_t n = row_counts[c], first = (MAX_ROWS - n) / 2;
-            float *got = run_kernel((dse_matmul_fn *)k->function, &w, &t.act, first, n);
+            float *got = run_kernel((dse_matmul_fn *)k->function, w, &t.act, first, n);
             for (size_t p = 0; p < panels; p++)
                 if (memcmp(got + p * n * DSE_PANEL_ROWS, expected + (p * MAX_ROWS + first) * DSE_PANEL_ROWS,
                            n * DSE_PANEL_ROWS * sizeof(float)) != 0)
                     fail_msg("%s %s of %s: %zux%zu, %zu rows, panel %zu, data %d", k->isa, k->types,
-                             dse_type_info((uint32_t)type)->name, rows, cols, n, p, (int)kind);
+                             dse_type_info((uint32_t)w->source_type)->name, w->rows, w->cols, n, p, (int)kind);
             dse_free(got);
         }
     }
     dse_free(expected);
     free_activation(&t);
+}
+
+static void compare_variants(enum dse_type type, size_t rows, size_t cols, enum data_kind kind)
+{
+    uint8_t *source = make_source(type, rows, cols, kind, rows + cols);
+    struct dse_matrix w = make_matrix(type, source, rows, cols);
+    compare_variants_of(&w, kind);
     free_matrix(&w);
+    dse_free(source);
+}
+
+/* Rows [skip, rows) with the scales of their blocks: panels may lie across two of them. */
+static void compare_fp8_variants(size_t rows, size_t cols, size_t skip, enum data_kind kind)
+{
+    uint8_t *source = make_source(DSE_TYPE_F8_E4M3, rows, cols, kind, rows + cols);
+    float *scales = make_fp8_scales(rows, cols, kind, rows + cols);
+    struct dse_matrix w = make_matrix(DSE_TYPE_F8_E4M3, source, rows - skip, cols);
+    assert_true(w.data && scales);
+    dse_matrix_pack_fp8(source, scales, cols, skip, rows, (void *)(uintptr_t)w.data, 0);
+    compare_variants_of(&w, kind);
+    free_matrix(&w);
+    dse_free(scales);
     dse_free(source);
 }
 
 static void compare_shapes(enum data_kind kind)
 {
+    static const size_t fp8[][3] = {{16, 128, 0}, {300, 1, 1}, {257, 129, 120}, {135, 700, 119}, {17, 127, 0}};
+    for (size_t i = 0; i < sizeof fp8 / sizeof fp8[0]; i++)
+        compare_fp8_variants(fp8[i][0], fp8[i][1], fp8[i][2], kind);
     static const size_t shapes[][2] = {{1, 32},   {15, 64},   {16, 576}, {17, 896}, {100, 32}, {16, 256},
                                        {17, 512}, {31, 1536}, {5, 1},    {17, 333}, {48, 77},  {33, 96}};
     for (size_t i = 0; i < packed_type_count; i++)
@@ -200,6 +223,67 @@ static void a_result_does_not_depend_on_batch_or_row_range(void **state)
     }
 }
 
+/* All 256 bytes in both halves of a register, with scales that are small, odd and large: the one rounding of the weight. */
+static void every_fp8_byte_times_its_scale_is_rounded_once(void **state)
+{
+    enum { ROWS = 32, COLS = 272 };
+    static const float scales_of[] = {1.0f, 0x1.234566p-10f, 0x1p-149f, -0x1.fffffep-120f, 0x1.abcdeep118f, 0.0f};
+    uint8_t source[ROWS * COLS];
+    float scales[3], weights[ROWS * COLS];
+    for (size_t r = 0; r < ROWS; r++)
+        for (size_t k = 0; k < COLS; k++) {
+            const uint8_t bits = (uint8_t)(k + 8 * r);
+            source[r * COLS + k] = (bits & 0x7F) == 0x7F ? 0x80 : bits;
+        }
+    struct dse_matrix w = make_matrix(DSE_TYPE_F8_E4M3, source, ROWS, COLS);
+    float *x = dse_calloc(DSE_MEM_MISC, COLS * COLS, sizeof(float));
+    float *y = dse_calloc(DSE_MEM_MISC, COLS * ROWS, sizeof(float));
+    assert_true(x && y && w.data);
+    for (size_t k = 0; k < COLS; k++)
+        x[k * COLS + k] = 1.0f;
+    for (size_t i = 0; i < sizeof scales_of / sizeof scales_of[0]; i++) {
+        for (size_t b = 0; b < 3; b++)
+            scales[b] = scales_of[(i + b) % (sizeof scales_of / sizeof scales_of[0])];
+        dse_matrix_pack_fp8(source, scales, COLS, 0, ROWS, (void *)(uintptr_t)w.data, 0);
+        dse_fp8_decode_rows(source, scales, COLS, 0, ROWS, weights);
+        const struct dse_activation act = {.x = x, .stride = COLS};
+        dse_matmul(&w, &act, COLS, 0, ROWS, NULL, false, y, ROWS);
+        for (size_t r = 0; r < ROWS; r++)
+            for (size_t k = 0; k < COLS; k++)
+                if (y[k * ROWS + r] != weights[r * COLS + k])
+                    fail_msg("row %zu, column %zu: %a, not %a", r, k, (double)y[k * ROWS + r],
+                             (double)weights[r * COLS + k]);
+    }
+    dse_free(x);
+    dse_free(y);
+    free_matrix(&w);
+}
+
+static void a_nan_among_fp8_weights_or_scales_reaches_its_rows_and_no_others(void **state)
+{
+    enum { ROWS = 140, COLS = 300, BAD = 21, WORSE = 22, BAD_BLOCK = 128 };
+    static const size_t counts[] = {1, 2, 6, 9, 33};
+    uint8_t *source = make_source(DSE_TYPE_F8_E4M3, ROWS, COLS, DATA_RANDOM, 3);
+    float *scales = make_fp8_scales(ROWS, COLS, DATA_RANDOM, 4);
+    struct dse_matrix w = make_matrix(DSE_TYPE_F8_E4M3, source, ROWS, COLS);
+    struct test_activation t = make_activation(MAX_ROWS, COLS, DATA_RANDOM, 5);
+    float y[MAX_ROWS * ROWS];
+    source[BAD * COLS + 299] = 0x7F;
+    source[WORSE * COLS] = 0xFF;
+    scales[1 * 3 + 1] = NAN; /* of rows from 128 on */
+    dse_matrix_pack_fp8(source, scales, COLS, 0, ROWS, (void *)(uintptr_t)w.data, 0);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        dse_matmul(&w, &t.act, counts[i], 0, ROWS, NULL, false, y, ROWS);
+        for (size_t m = 0; m < counts[i]; m++)
+            for (size_t r = 0; r < ROWS; r++)
+                assert_int_equal(isnan(y[m * ROWS + r]) != 0, r == BAD || r == WORSE || r >= BAD_BLOCK);
+    }
+    free_activation(&t);
+    free_matrix(&w);
+    dse_free(scales);
+    dse_free(source);
+}
+
 static void bias_and_add_come_after_the_sum(void **state)
 {
     enum { ROWS = 37, COLS = 64, N = 5, STRIDE = 41 };
@@ -272,6 +356,8 @@ int main(void)
         cmocka_unit_test(every_variant_survives_zero_subnormal_and_negative_scales),
         cmocka_unit_test(products_are_those_of_the_decoded_weights),
         cmocka_unit_test(a_result_does_not_depend_on_batch_or_row_range),
+        cmocka_unit_test(every_fp8_byte_times_its_scale_is_rounded_once),
+        cmocka_unit_test(a_nan_among_fp8_weights_or_scales_reaches_its_rows_and_no_others),
         cmocka_unit_test(bias_and_add_come_after_the_sum),
         cmocka_unit_test(a_nan_in_the_activations_reaches_every_output),
         cmocka_unit_test(every_kernel_has_a_scalar_definition_and_a_unique_row),

@@ -10,6 +10,7 @@
 #include "kernel_data.h"
 #include "kernels/dispatch.h"
 #include "kernels/prototypes.h"
+#include "quant/fp8.h"
 
 /* y[k][r] = weight (r, k): one activation row per column with a single 1 in it. */
 static float *read_back(const struct dse_matrix *w)
@@ -122,6 +123,37 @@ static void stacked_matrices_keep_their_rows(void **state)
     dse_free(b);
 }
 
+static void fp8_rows_keep_the_scale_of_their_block_wherever_they_land(void **state)
+{
+    enum { ROWS = 300, COLS = 261, FIRST = 119, COUNT = 150, AT = 5 };
+    uint8_t *source = make_source(DSE_TYPE_F8_E4M3, ROWS, COLS, DATA_RANDOM, 1);
+    float *scales = make_fp8_scales(ROWS, COLS, DATA_RANDOM, 2);
+    float *expected = dse_calloc(DSE_MEM_MISC, COUNT * COLS, sizeof(float));
+    uint8_t *unaligned = dse_alloc(DSE_MEM_MISC, 9 * sizeof(float) + 1);
+    struct dse_matrix w = {.layout = DSE_LAYOUT_FP8, .rows = AT + COUNT, .cols = COLS};
+    size_t bytes;
+    assert_true(dse_matrix_packed_bytes(w.layout, w.rows, COLS, &bytes));
+    uint8_t *data = dse_alloc_aligned(DSE_MEM_MISC, 64, bytes);
+    assert_true(source && scales && expected && unaligned && data);
+    memset(data, 0, bytes);
+    memcpy(unaligned + 1, scales, 9 * sizeof(float));
+    dse_matrix_pack_fp8(source, unaligned + 1, COLS, FIRST + 70, FIRST + COUNT, data, AT + 70);
+    dse_matrix_pack_fp8(source, unaligned + 1, COLS, FIRST, FIRST + 70, data, AT);
+    w.data = data;
+    w.panel_bytes = dse_matrix_panel_bytes(w.layout, COLS);
+    dse_fp8_decode_rows(source, scales, COLS, FIRST, COUNT, expected);
+    float *got = read_back(&w);
+    for (size_t r = 0; r < w.rows; r++)
+        for (size_t k = 0; k < COLS; k++)
+            assert_true(got[k * w.rows + r] == (r < AT ? 0.0f : expected[(r - AT) * COLS + k]));
+    dse_free(got);
+    dse_free(data);
+    dse_free(unaligned);
+    dse_free(expected);
+    dse_free(scales);
+    dse_free(source);
+}
+
 static void sizes_that_overflow_or_cut_a_block_are_refused(void **state)
 {
     size_t bytes = 1;
@@ -129,12 +161,16 @@ static void sizes_that_overflow_or_cut_a_block_are_refused(void **state)
     assert_false(dse_matrix_packed_bytes(DSE_LAYOUT_U4K, 16, 128, &bytes));
     assert_false(dse_matrix_packed_bytes(DSE_LAYOUT_F32, SIZE_MAX / 8, SIZE_MAX / 8, &bytes));
     assert_false(dse_matrix_packed_bytes(DSE_LAYOUT_F32, SIZE_MAX, 1, &bytes));
+    assert_false(dse_matrix_packed_bytes(DSE_LAYOUT_FP8, 16, SIZE_MAX / 16, &bytes));
+    assert_false(dse_matrix_packed_bytes(DSE_LAYOUT_FP8, 16, SIZE_MAX, &bytes));
     assert_false(dse_matrix_packed_bytes(DSE_LAYOUT_COUNT, 16, 256, &bytes));
     assert_int_equal(bytes, 1);
     assert_int_equal(dse_matrix_panel_bytes(DSE_LAYOUT_Q6K, 32), 0);
     assert_true(dse_activation_bytes(SIZE_MAX / 2, 64) == SIZE_MAX);
     assert_true(dse_matrix_packed_bytes(DSE_LAYOUT_F32, 17, 7, &bytes));
     assert_int_equal(bytes, 32 * 7 * 4);
+    assert_true(dse_matrix_packed_bytes(DSE_LAYOUT_FP8, 17, 129, &bytes));
+    assert_int_equal(bytes, 2 * (2 * 64 + 129 * 16));
 }
 
 int main(void)
@@ -143,6 +179,7 @@ int main(void)
         cmocka_unit_test(every_packed_weight_reads_back_exactly),
         cmocka_unit_test(packing_by_parts_equals_packing_at_once),
         cmocka_unit_test(stacked_matrices_keep_their_rows),
+        cmocka_unit_test(fp8_rows_keep_the_scale_of_their_block_wherever_they_land),
         cmocka_unit_test(sizes_that_overflow_or_cut_a_block_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -47,4 +47,11 @@
 #define DSE_A8_QUANTS 128
 #define DSE_A8_BYTES  640
 
+/* FP8 per 128 columns, the last block of a panel may have fewer: 16 f32 scales * 2^8, [columns][16] e4m3. A lane has its own
+ * scale because the rows of a panel may lie in two blocks of the source. Weight = e4m3 * scale. The 2^8 is for kernels that
+ * read the bits as f16, whose exponent bias is 8 larger: one product gives the weight, rounded once. */
+#define DSE_FP8_COLS   128
+#define DSE_FP8_QUANTS 64
+#define DSE_FP8_BYTES  2112
+
 #endif

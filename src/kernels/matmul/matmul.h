@@ -6,7 +6,8 @@
  *                 with D = d or d*s and M = m, -8*d or -(dmin*min), each rounded once
  *   Q8, Q6K       acc = fma((float)isum, d * scale, acc)
  *   A8            as Q6K, then acc = fma((float)msum, -(dmin * scale), acc)
- *   F32, F16, BF16  per column: acc = fma(w, x, acc)
+ *   F32, F16, BF16, FP8  per column: acc = fma(w, x, acc)
+ *                 with FP8's w = e4m3 * scale, rounded once
  * isum and msum are exact int32: isum = sum w*a (times the s8 scale of each half), msum = sum over halves of min * half_sum.
  */
 #ifndef DSE_KERNELS_MATMUL_MATMUL_H
