@@ -241,6 +241,26 @@ static void attention_product_variants_equal_scalar(void **state)
     }
 }
 
+static void blocks_of_32_expand_as_the_type_decodes(void **state)
+{
+    enum { BLOCKS = 37 };
+    struct random random = {9};
+    struct dse_vector_ops ops;
+    dse_vector_ops_pick(&ops);
+    static uint8_t blocks[BLOCKS * 34];
+    static float got[BLOCKS * 32 + 1], want[BLOCKS * 32];
+    for (size_t i = 0; i < sizeof blocks; i++)
+        blocks[i] = (uint8_t)random_u32(&random);
+    memcpy(blocks, (const uint16_t[]){0x7e00}, 2); /* a NaN scale: the whole block */
+    dse_type_decode(DSE_TYPE_Q8_0, blocks, want, BLOCKS * 32);
+    for (size_t n = 1; n <= BLOCKS; n++) {
+        got[n * 32] = 7;
+        ops.expand(blocks, n * 32, got);
+        assert_same_bits(got, want, n * 32, "expand");
+        assert_true(got[n * 32] == 7.0f);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -251,6 +271,7 @@ int main(void)
         cmocka_unit_test(softmax_variants_equal_scalar),
         cmocka_unit_test(softmax_is_close_to_f64_and_zero_beyond_n),
         cmocka_unit_test(half_precision_equals_the_reference_conversion),
+        cmocka_unit_test(blocks_of_32_expand_as_the_type_decodes),
         cmocka_unit_test(attention_product_variants_equal_scalar),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
