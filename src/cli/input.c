@@ -2,9 +2,11 @@
 #include "cli/input.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/buffer.h"
 #include "base/file.h"
+#include "text/chat_builtin.h"
 #include "text/chat_template.h"
 
 enum dse_status dse_read_stdin(size_t max_bytes, char **text, size_t *bytes, struct dse_error *err)
@@ -31,5 +33,11 @@ enum dse_status dse_read_chat_template(const struct dse_options *options, char *
     *source = NULL;
     *bytes = 0;
     if (path == NULL) return DSE_OK;
+    const char *builtin = dse_chat_builtin_find(path);
+    if (builtin != NULL) {
+        *bytes = strlen(builtin);
+        *source = dse_strndup(DSE_MEM_MISC, builtin, *bytes);
+        return *source != NULL ? DSE_OK : dse_fail_memory(err, *bytes, "chat template");
+    }
     return dse_file_read(path, dse_template_limits_default.max_source_bytes, source, bytes, err);
 }

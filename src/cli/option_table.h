@@ -45,8 +45,8 @@
     X(GPU_LAYERS, "gpu-layers", "-ngl", INT, "N", "0", 0, 1 << 20, NULL, V_MODEL_VERBS,                                \
       "layers on a GPU; this version has no GPU support and refuses any but 0")                                        \
     X(CHAT_TEMPLATE, "chat-template", "", STRING, "FILE", NULL, 0, 0, NULL, V_ENGINE_VERBS | V_TEMPLATE,               \
-      "Jinja chat template to use instead of the model's, or the name of a built-in: deepseek_v2, deepseek_v3, "                \
-      "deepseek_v31, deepseek_v32, deepseek_v4")                                                             \
+      "Jinja chat template to use instead of the model's, or the name of a built-in one: deepseek_v2, deepseek_v3, "   \
+      "deepseek_v31, deepseek_v32, deepseek_v4")                                                                       \
     X(PROMPT, "prompt", "-p", STRING, "TEXT", NULL, 0, 0, NULL, V_RUN, "prompt; may also follow the model")            \
     X(FILE, "file", "-f", STRING, "FILE", NULL, 0, 0, NULL, V_RUN,                                                     \
       "read the prompt from a file, - for standard input")                                                             \

@@ -12,6 +12,7 @@
 #include "model/tokenizer_source.h"
 #include "model/weights.h"
 #include "text/chat_prompt.h"
+#include "text/chat_builtin.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -170,6 +171,7 @@ enum dse_status dse_verb_tokenize(const struct dse_options *options, struct dse_
 static enum dse_status open_template(struct text_work *work, struct dse_error *err)
 {
     const char *text = work->file->chat_template;
+    if (text == NULL) text = dse_chat_builtin_for(work->file->config.arch_name);
     char *source;
     size_t bytes;
     enum dse_status status = dse_read_chat_template(work->options, &source, &bytes, err);

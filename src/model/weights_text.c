@@ -8,6 +8,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/utf8.h"
+#include "model/config_internal.h"
 #include "model/model_json.h"
 #include "model/weights_internal.h"
 
@@ -162,6 +163,24 @@ static enum dse_status open_tokenizer_json(struct dse_model_file *file, struct d
     return status;
 }
 
+/* The name alone, for what is chosen by it; a file without one is no error here. */
+static void note_architecture(struct dse_model_file *file)
+{
+    struct dse_gguf_string name = {0};
+    json_t *config = NULL;
+    if (file->gguf != NULL) {
+        if (dse_gguf_get_string(file->gguf, "general.architecture", &name, NULL) != DSE_OK) return;
+    } else if (dse_file_is_directory(file->path)) {
+        struct dse_error ignored;
+        if (read_object(file->path, "config.json", MAX_CONFIG_BYTES, &config, &ignored) != DSE_OK) return;
+        const json_t *type = json_object_get(config, "model_type");
+        if (json_is_string(type)) name = (struct dse_gguf_string){json_string_value(type), json_string_length(type)};
+    }
+    if (name.data != NULL)
+        dse_config_copy_text(file->config.arch_name, sizeof file->config.arch_name, name.data, name.bytes);
+    json_decref(config);
+}
+
 static enum dse_status open_text(struct dse_model_file *file, struct dse_error *err)
 {
     enum dse_status status;
@@ -186,6 +205,7 @@ enum dse_status dse_model_file_open_text(const char *path, struct dse_model_file
     if (file == NULL) return dse_fail_memory(err, sizeof *file, "model file");
     enum dse_status status = dse_model_resolve_path(path, &file->path, err);
     if (status == DSE_OK) status = open_text(file, err);
+    if (status == DSE_OK) note_architecture(file);
     if (status != DSE_OK) {
         dse_model_file_close(file);
         return status;

@@ -93,22 +93,22 @@ static enum dse_status content_text(const json_t *content, const char *path, boo
 
 /* ---- tool calls ---- */
 
-/* Arguments in the template's form. A string that is not a JSON object stays what it is: models do produce such, and
- * clients send them back. */
-static json_t *convert_arguments(json_t *arguments, bool as_object)
+/* Arguments in the template's form. A string that is not a JSON object stays what it is (models do produce such, and
+ * clients send them back), or becomes the only argument where nothing but objects can be written. */
+static json_t *convert_arguments(json_t *arguments, const struct dse_template_traits *traits)
 {
-    if (json_is_string(arguments) && as_object) {
+    if (json_is_string(arguments) && traits->arguments_as_object) {
         json_t *parsed;
         struct dse_error ignored;
         if (json_string_length(arguments) == 0) return json_object();
         if (dse_json_parse(json_string_value(arguments), json_string_length(arguments), "arguments", &parsed,
                            &ignored) != DSE_OK)
-            return json_incref(arguments);
+            parsed = NULL;
         if (json_is_object(parsed)) return parsed;
         json_decref(parsed);
-        return json_incref(arguments);
+        return traits->encoder_rules ? json_pack("{s:O}", "arguments", arguments) : json_incref(arguments);
     }
-    if (json_is_object(arguments) && !as_object) {
+    if (json_is_object(arguments) && !traits->arguments_as_object) {
         char *text = dse_json_text(arguments);
         json_t *string = text ? json_string(text) : NULL;
         dse_free(text);
@@ -117,7 +117,8 @@ static json_t *convert_arguments(json_t *arguments, bool as_object)
     return json_incref(arguments);
 }
 
-static enum dse_status normalize_function(json_t *function, const char *path, bool as_object, struct dse_error *err)
+static enum dse_status normalize_function(json_t *function, const char *path, const struct dse_template_traits *traits,
+                                          struct dse_error *err)
 {
     char name[160];
     snprintf(name, sizeof(name), "%.130s.name", path);
@@ -131,11 +132,12 @@ static enum dse_status normalize_function(json_t *function, const char *path, bo
     }
     if (!json_is_string(arguments) && !json_is_object(arguments))
         return field_error(err, DSE_ERR_INVALID, name, "expected a string or an object");
-    json_t *converted = convert_arguments(arguments, as_object);
+    json_t *converted = convert_arguments(arguments, traits);
     return converted && json_object_set_new(function, "arguments", converted) == 0 ? DSE_OK : no_memory(err);
 }
 
-static enum dse_status normalize_calls(json_t *message, const char *path, bool as_object, struct dse_error *err)
+static enum dse_status normalize_calls(json_t *message, const char *path, const struct dse_template_traits *traits,
+                                       struct dse_error *err)
 {
     char name[160];
     json_t *calls = json_object_get(message, "tool_calls");
@@ -150,7 +152,7 @@ static enum dse_status normalize_calls(json_t *message, const char *path, bool a
         if (!json_is_object(function)) return field_error(err, DSE_ERR_INVALID, name, "expected an object");
         if (!json_object_get(call, "type") && json_object_set_new(call, "type", json_string("function")) != 0)
             return no_memory(err);
-        enum dse_status status = normalize_function(function, name, as_object, err);
+        enum dse_status status = normalize_function(function, name, traits, err);
         if (status != DSE_OK) return status;
     }
     return DSE_OK;
@@ -226,7 +228,7 @@ static enum dse_status normalize_message(json_t *message, size_t index, const st
 
     bool has_calls = false;
     if (json_object_get(message, "tool_calls")) {
-        status = normalize_calls(message, path, traits->arguments_as_object, err);
+        status = normalize_calls(message, path, traits, err);
         if (status != DSE_OK) return status;
         has_calls = assistant && json_array_size(json_object_get(message, "tool_calls")) > 0;
         if (!has_calls) json_object_del(message, "tool_calls");
@@ -287,10 +289,11 @@ static enum dse_status place_system(json_t *list, json_t *system, const struct d
     return json_array_insert(list, 0, system) == 0 ? DSE_OK : no_memory(err);
 }
 
-static enum dse_status add_message(json_t *list, json_t **system, json_t *message, struct dse_error *err)
+static enum dse_status add_message(json_t *list, json_t **system, json_t *message,
+                                   const struct dse_template_traits *traits, struct dse_error *err)
 {
     json_t *last = json_array_get(list, json_array_size(list) - 1);
-    if (role_is(message, "system")) {
+    if (role_is(message, "system") && !traits->encoder_rules) {
         if (*system) return merge(*system, message, err);
         *system = json_incref(message);
         return DSE_OK;
@@ -311,7 +314,7 @@ enum dse_status dse_messages_normalize(const json_t *messages, const struct dse_
     for (size_t i = 0; i < json_array_size(messages) && status == DSE_OK; i++) {
         json_t *message = json_deep_copy(json_array_get(messages, i));
         status = message ? normalize_message(message, i, traits, err) : no_memory(err);
-        if (status == DSE_OK) status = add_message(list, &system, message, err);
+        if (status == DSE_OK) status = add_message(list, &system, message, traits, err);
         json_decref(message);
     }
     if (status == DSE_OK) status = place_system(list, system, traits, err);

@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "text/chat_builtin.h"
 #include "text/chat_template.h"
 #include "text/chat_template_internal.h"
 
@@ -103,6 +104,7 @@ void dse_template_probe(const struct dse_template *tmpl, const char *bos_token, 
 {
     struct probe probe = {.tmpl = tmpl, .bos = bos_token, .eos = eos_token};
     memset(traits, 0, sizeof(*traits));
+    traits->encoder_rules = dse_chat_builtin_is_encoder(tmpl->source);
     probe_calls(&probe, traits);
     probe_tools(&probe, traits);
     probe_thinking(&probe, traits);

@@ -50,6 +50,7 @@ struct dse_template_traits {
     bool has_thinking;          /* knows <think> … </think> */
     bool prompt_opens_thinking; /* the generation prompt ends inside an open <think> by default */
     bool renders_system;        /* a system message reaches the text */
+    bool encoder_rules;         /* a built-in encoder: system messages stay in place, arguments must be an object */
 };
 void dse_template_probe(const struct dse_template *tmpl, const char *bos_token, const char *eos_token,
                         struct dse_template_traits *traits);
