@@ -27,24 +27,30 @@ DSE_INLINE size_t block_cols(const struct dse_matmul_job *job, size_t begin)
 /* np panels times all ny rows of the job. */
 DSE_INLINE void few_rows(const struct dse_matmul_job *job, size_t p, int np, int ny)
 {
+    const float *x[MAX_NY];
+    const uint8_t *block[MAX_NP];
     __m256 acc[MAX_NP][MAX_NY][2];
+    for (int j = 0; j < ny; j++)
+        x[j] = job->act->x + (job->first_row + (size_t)j) * job->act->stride;
+    for (int q = 0; q < np; q++)
+        block[q] = job->panels + (p + (size_t)q) * job->panel_bytes;
     for (int q = 0; q < np; q++)
         for (int j = 0; j < ny; j++)
             acc[q][j][0] = acc[q][j][1] = _mm256_setzero_ps();
     for (size_t begin = 0; begin < job->cols; begin += DSE_FP8_COLS) {
-        const float *x = job->act->x + job->first_row * job->act->stride + begin;
-        const uint8_t *block = job->panels + p * job->panel_bytes + begin / DSE_FP8_COLS * DSE_FP8_BYTES;
         const size_t n = block_cols(job, begin);
         for (size_t k = 0; k < n; k++)
             for (int q = 0; q < np; q++) {
                 __m256 w[2];
-                load_weights(block + (size_t)q * job->panel_bytes, k, w);
+                load_weights(block[q], k, w);
                 for (int j = 0; j < ny; j++) {
-                    __m256 v = _mm256_broadcast_ss(x + (size_t)j * job->act->stride + k);
+                    __m256 v = _mm256_broadcast_ss(x[j] + begin + k);
                     acc[q][j][0] = _mm256_fmadd_ps(w[0], v, acc[q][j][0]);
                     acc[q][j][1] = _mm256_fmadd_ps(w[1], v, acc[q][j][1]);
                 }
             }
+        for (int q = 0; q < np; q++)
+            block[q] += DSE_FP8_BYTES;
     }
     for (int q = 0; q < np; q++)
         for (int j = 0; j < ny; j++) {

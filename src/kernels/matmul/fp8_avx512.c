@@ -25,20 +25,26 @@ DSE_INLINE size_t block_cols(const struct dse_matmul_job *job, size_t begin)
 /* np panels times all ny rows of the job. */
 DSE_INLINE void few_rows(const struct dse_matmul_job *job, size_t p, int np, int ny)
 {
+    const float *x[MAX_NY];
+    const uint8_t *block[MAX_NP];
     __m512 acc[MAX_NP][MAX_NY];
+    for (int j = 0; j < ny; j++)
+        x[j] = job->act->x + (job->first_row + (size_t)j) * job->act->stride;
+    for (int q = 0; q < np; q++)
+        block[q] = job->panels + (p + (size_t)q) * job->panel_bytes;
     for (int q = 0; q < np; q++)
         for (int j = 0; j < ny; j++)
             acc[q][j] = _mm512_setzero_ps();
     for (size_t begin = 0; begin < job->cols; begin += DSE_FP8_COLS) {
-        const float *x = job->act->x + job->first_row * job->act->stride + begin;
-        const uint8_t *block = job->panels + p * job->panel_bytes + begin / DSE_FP8_COLS * DSE_FP8_BYTES;
         const size_t n = block_cols(job, begin);
         for (size_t k = 0; k < n; k++)
             for (int q = 0; q < np; q++) {
-                __m512 w = load_weights(block + (size_t)q * job->panel_bytes, k);
+                __m512 w = load_weights(block[q], k);
                 for (int j = 0; j < ny; j++)
-                    acc[q][j] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[(size_t)j * job->act->stride + k]), acc[q][j]);
+                    acc[q][j] = _mm512_fmadd_ps(w, _mm512_set1_ps(x[j][begin + k]), acc[q][j]);
             }
+        for (int q = 0; q < np; q++)
+            block[q] += DSE_FP8_BYTES;
     }
     for (int q = 0; q < np; q++)
         for (int j = 0; j < ny; j++)
