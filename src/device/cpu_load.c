@@ -121,8 +121,10 @@ static enum dse_status load_vectors(struct loader *loader, struct dse_error *err
 static void add(struct loader *loader, struct cpu_source source, bool f32)
 {
     if (source.tensor == NULL) return;
-    source.layout = cpu_source_layout(&source, f32);
-    if (loader->sources != NULL) loader->sources[loader->n] = source;
+    if (loader->sources != NULL) {
+        source.layout = cpu_source_layout(&source, f32);
+        loader->sources[loader->n] = source;
+    }
     loader->n++;
 }
 
@@ -255,7 +257,7 @@ static enum dse_status plan_matrices(struct loader *loader, struct pack_plan *pl
     }
     *plan = (struct pack_plan){loader->entries, loader->n, bytes};
     if (loader->scratch_floats == 0) return DSE_OK;
-    size_t floats;
+    size_t floats = 0;
     if (dse_mul_size(loader->scratch_floats, (size_t)dse_pool_threads(loader->pool), &floats) &&
         dse_mul_size(floats, sizeof(float), &floats))
         loader->scratch = dse_alloc_pages(DSE_MEM_MODEL, floats);

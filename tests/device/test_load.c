@@ -1,4 +1,5 @@
-/* Opening devices and loading weights: names, the pack cache in every state a folder can be in, lack of memory. */
+/* Opening devices and loading weights: names, the pack cache in every state a folder can be in, lack of memory, and what
+ * every matrix of a latent model with experts holds afterwards. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -18,6 +19,7 @@
 #include "base/alloc.h"
 #include "base/log.h"
 #include "device_data.h"
+#include "quant/fp8.h"
 
 struct place {
     char folder[32], cache[64], model_path[64];
@@ -358,6 +360,415 @@ static void cache_is_shared_by_processes_that_start_at_once(void **state)
     assert_true(path[0] != '\0');
 }
 
+/* ---- latent attention and experts: matrices per head, cut out of one tensor or transposed ------------------------ */
+
+enum { HEADS = 5, EXPERTS = 3, ROPE = 8, VOCAB = 37 };
+
+struct latent_case {
+    enum dse_type type;
+    bool joined; /* kv_b as one tensor */
+    int cols;    /* n_embd, both ranks, n_ff: whole blocks of the type */
+    int nope, v;
+    float scale; /* of F8_E4M3 blocks, at most */
+};
+
+static const struct latent_case latent_cases[] = {
+    {DSE_TYPE_F32, false, 44, 24, 20, 0},          {DSE_TYPE_F32, true, 44, 24, 20, 0},
+    {DSE_TYPE_BF16, false, 33, 7, 9, 0},           {DSE_TYPE_BF16, true, 33, 24, 20, 0},
+    {DSE_TYPE_F16, false, 40, 16, 32, 0},          {DSE_TYPE_F16, true, 40, 17, 15, 0},
+    {DSE_TYPE_Q8_0, false, 64, 32, 20, 0},         {DSE_TYPE_Q8_0, true, 64, 24, 20, 0},
+    {DSE_TYPE_Q4_K, false, 256, 256, 20, 0},       {DSE_TYPE_Q4_K, true, 256, 24, 20, 0},
+    {DSE_TYPE_Q4_0, true, 96, 31, 33, 0},          {DSE_TYPE_F8_E4M3, true, 200, 24, 20, 0.01f},
+    {DSE_TYPE_F8_E4M3, true, 128, 128, 128, 1.0f},
+};
+enum { N_LATENT_CASES = sizeof latent_cases / sizeof *latent_cases };
+
+struct latent_model {
+    struct dse_model_file file;
+    struct dse_layer_tensors layers[2]; /* dense, experts */
+    struct dse_expert_tensors experts[EXPERTS];
+    struct dse_tensor tensors[48];
+    void *owned[128];
+    int n_tensors, n_owned;
+    struct random random;
+};
+
+static void *own(struct latent_model *model, size_t bytes)
+{
+    void *data = calloc(1, bytes);
+    assert_non_null(data);
+    assert_true(model->n_owned < (int)(sizeof model->owned / sizeof *model->owned));
+    return model->owned[model->n_owned++] = data;
+}
+
+static void fill_values(struct random *random, enum dse_type type, uint8_t *data, size_t bytes)
+{
+    const struct dse_type_info *info = dse_type_info((uint32_t)type);
+    for (size_t i = 0; i < bytes; i++) {
+        data[i] = (uint8_t)random_u32(random);
+        if (type == DSE_TYPE_F8_E4M3 && (data[i] & 0x7F) == 0x7F) data[i] = 0x81;
+    }
+    for (size_t at = 0; at < bytes && type != DSE_TYPE_F8_E4M3; at += (size_t)info->block_bytes) {
+        const float value = random_float(random, -1, 1);
+        const uint16_t half = dse_f32_to_f16(info->block_elements == 1 ? value : value * 0.02f);
+        uint32_t bits;
+        memcpy(&bits, &value, sizeof bits);
+        const uint16_t high = (uint16_t)(bits >> 16);
+        if (type == DSE_TYPE_F32)
+            memcpy(data + at, &value, sizeof value);
+        else
+            memcpy(data + at, type == DSE_TYPE_BF16 ? &high : &half, sizeof half);
+        if (type == DSE_TYPE_Q4_K) memcpy(data + at + 2, &half, sizeof half);
+    }
+}
+
+static struct dse_tensor latent_tensor(struct latent_model *model, const struct latent_case *c, enum dse_type type,
+                                       const char *name, int heads, int rows, int cols)
+{
+    size_t row_bytes, r = (size_t)rows, n = (size_t)cols, all = r * (size_t)(heads > 0 ? heads : 1);
+    assert_true(dse_type_row_bytes(type, n, &row_bytes));
+    struct dse_tensor tensor = {
+        .name = name, .type = type, .n_dims = 2, .shape = {r, n, 1, 1}, .bytes = all * row_bytes};
+    if (heads > 0) {
+        tensor.n_dims = 3;
+        tensor.shape[0] = (size_t)heads, tensor.shape[1] = r, tensor.shape[2] = n;
+    }
+    uint8_t *data = own(model, tensor.bytes);
+    fill_values(&model->random, type, data, tensor.bytes);
+    tensor.data = data;
+    if (type == DSE_TYPE_F8_E4M3) { /* at an odd address, as files may have them */
+        const size_t n_scales = (all + 127) / 128 * ((n + 127) / 128);
+        uint8_t *scales = own(model, n_scales * sizeof(float) + 1);
+        for (size_t i = 0; i < n_scales; i++) {
+            const float scale = i == 0 ? c->scale : c->scale * random_float(&model->random, 0.0625f, 1);
+            memcpy(scales + 1 + i * sizeof scale, &scale, sizeof scale);
+        }
+        tensor.block_scales = scales + 1;
+    }
+    return tensor;
+}
+
+static const struct dse_tensor *latent_add(struct latent_model *model, const struct latent_case *c, const char *name,
+                                           int heads, int rows, int cols)
+{
+    /* as in files: a tensor whose rows are no whole blocks has another type */
+    const struct dse_type_info *info = dse_type_info((uint32_t)c->type);
+    const enum dse_type type = cols % info->block_elements == 0 ? c->type : DSE_TYPE_F32;
+    assert_true(model->n_tensors < (int)(sizeof model->tensors / sizeof *model->tensors));
+    model->tensors[model->n_tensors] = latent_tensor(model, c, type, name, heads, rows, cols);
+    return &model->tensors[model->n_tensors++];
+}
+
+static const struct dse_tensor *latent_vector(struct latent_model *model, const char *name, int n)
+{
+    const struct latent_case plain = {.type = DSE_TYPE_F32};
+    return latent_add(model, &plain, name, 0, 1, n);
+}
+
+static void latent_init(struct latent_model *model, const struct latent_case *c, char *path)
+{
+    const struct latent_case plain = {.type = DSE_TYPE_F32};
+    const int d = c->cols;
+    memset(model, 0, sizeof *model);
+    model->random.state = (uint64_t)c->type * 2 + c->joined; /* the pack cache tells models of one path apart by data */
+    model->file = (struct dse_model_file){.path = path, .layers = model->layers};
+    model->file.config = (struct dse_config){
+        .n_layers = 2,
+        .n_embd = d,
+        .n_heads = HEADS,
+        .n_kv_heads = 1,
+        .head_dim = c->nope + ROPE,
+        .n_ff = d,
+        .n_vocab = VOCAB,
+        .context_length = 512,
+        .rms_eps = 1e-6f,
+        .rope = {.theta = 10000, .dimensions = ROPE},
+        .latent = {.kv_rank = d, .q_rank = d, .nope = c->nope, .rope = ROPE, .v = c->v},
+        .moe = {.n_experts = EXPERTS, .n_used = 2, .n_shared = 1, .n_ff = d, .n_dense_layers = 1, .scale = 1}};
+    for (int i = 0; i < 2; i++) {
+        struct dse_layer_tensors *l = &model->layers[i];
+        l->attn_norm = latent_vector(model, "attn_norm", d);
+        l->ffn_norm = latent_vector(model, "ffn_norm", d);
+        l->q_a_norm = latent_vector(model, "q_a_norm", d);
+        l->kv_a_norm = latent_vector(model, "kv_a_norm", d);
+        l->q_a = latent_add(model, c, "q_a", 0, d, d);
+        l->q_b = latent_add(model, c, "q_b", 0, HEADS * (c->nope + ROPE), d);
+        l->kv_a = latent_add(model, c, "kv_a", 0, d + ROPE, d);
+        l->o = latent_add(model, c, "o", 0, d, HEADS * c->v);
+        if (c->joined) {
+            l->kv_b.joined = latent_add(model, c, "kv_b", 0, HEADS * (c->nope + c->v), d);
+        } else {
+            l->kv_b.k_b = latent_add(model, c, "k_b", HEADS, d, c->nope);
+            l->kv_b.v_b = latent_add(model, c, "v_b", HEADS, c->v, d);
+        }
+    }
+    struct dse_layer_tensors *dense = &model->layers[0], *moe = &model->layers[1];
+    dense->gate = latent_add(model, c, "gate", 0, d, d);
+    dense->up = latent_add(model, c, "up", 0, d, d);
+    dense->down = latent_add(model, c, "down", 0, d, d);
+    moe->router = latent_add(model, &plain, "router", 0, EXPERTS, d);
+    moe->shared_gate = latent_add(model, c, "shared_gate", 0, d, d);
+    moe->shared_up = latent_add(model, c, "shared_up", 0, d, d);
+    moe->shared_down = latent_add(model, c, "shared_down", 0, d, d);
+    moe->experts = model->experts;
+    for (int e = 0; e < EXPERTS; e++) {
+        model->experts[e].gate = latent_tensor(model, c, c->type, "expert gate", 0, d, d);
+        model->experts[e].up = latent_tensor(model, c, c->type, "expert up", 0, d, d);
+        model->experts[e].down = latent_tensor(model, c, c->type, "expert down", 0, d, d);
+    }
+    model->file.output_norm = latent_vector(model, "output_norm", d);
+    model->file.token_embd = latent_add(model, &plain, "token_embd", 0, VOCAB, d);
+    model->file.output = latent_add(model, c, "output", 0, VOCAB, d);
+}
+
+static void latent_deinit(struct latent_model *model)
+{
+    for (int i = 0; i < model->n_owned; i++)
+        free(model->owned[i]);
+}
+
+/* [cols][rows]: the products with all unit vectors. The caller frees. */
+static float *read_matrix(const struct dse_matrix *w)
+{
+    const size_t cols = w->cols, blocks = cols / DSE_ACT_BLOCK;
+    const size_t bytes = (dse_activation_bytes(cols, cols) + 63) / 64 * 64;
+    float *x = calloc(cols * cols, sizeof *x), *y = calloc(cols * w->rows, sizeof *y);
+    void *memory = aligned_alloc(64, bytes);
+    assert_true(x != NULL && y != NULL && memory != NULL);
+    memset(memory, 0, bytes);
+    struct dse_activation act = {.x = x, .stride = cols};
+    if (dse_layout_uses_s8(w->layout)) {
+        dse_activation_place(&act, memory, cols, cols);
+        act.x = x;
+    }
+    for (size_t k = 0; k < cols; k++) {
+        x[k * cols + k] = 1;
+        if (!dse_layout_uses_s8(w->layout)) continue;
+        act.values[k * cols + k] = 1;
+        act.half_sums[k * 2 * blocks + k / 16] = 1;
+        act.sums[k * blocks + k / DSE_ACT_BLOCK] = 1;
+        for (size_t b = 0; b < blocks; b++)
+            act.scales[k * blocks + b] = 1;
+    }
+    dse_matmul(w, &act, cols, 0, w->rows, NULL, false, y, w->rows);
+    free(x);
+    free(memory);
+    return y;
+}
+
+/* w is the transpose, or not, of n rows of the tensor; f16 values are the nearest to the tensor's. */
+static void check_part(const struct dse_matrix *w, const struct dse_tensor *tensor, size_t first, size_t n,
+                       bool transposed)
+{
+    const size_t cols = tensor->shape[tensor->n_dims - 1];
+    float *decoded = calloc(n * cols, sizeof *decoded), *got = read_matrix(w);
+    size_t row_bytes;
+    assert_non_null(decoded);
+    assert_true(dse_type_row_bytes(tensor->type, cols, &row_bytes));
+    if (tensor->type == DSE_TYPE_F8_E4M3)
+        dse_fp8_decode_rows(tensor->data, tensor->block_scales, cols, first, n, decoded);
+    else
+        dse_type_decode(tensor->type, (const uint8_t *)tensor->data + first * row_bytes, decoded, n * cols);
+    assert_int_equal(w->rows, transposed ? cols : n);
+    assert_int_equal(w->cols, transposed ? n : cols);
+    for (size_t r = 0; r < n; r++)
+        for (size_t k = 0; k < cols; k++) {
+            float expected = decoded[r * cols + k], value = got[transposed ? r * cols + k : k * n + r];
+            if (w->layout == DSE_LAYOUT_F16) expected = dse_f16_to_f32(dse_f32_to_f16(expected));
+            if (value != expected)
+                fail_msg("%s of %s as %s, row %zu, column %zu: %a, not %a", tensor->name,
+                         dse_type_info((uint32_t)tensor->type)->name, dse_layout_name(w->layout), first + r, k,
+                         (double)value, (double)expected);
+        }
+    free(got);
+    free(decoded);
+}
+
+static void check_whole(const struct dse_matrix *w, const struct dse_tensor *tensor, bool f32)
+{
+    check_part(w, tensor, 0, tensor->shape[0], false);
+    assert_int_equal(w->layout, dse_matrix_layout(tensor->type, tensor->shape[1], f32));
+}
+
+static void check_heads(const struct dse_head_matrix *heads, const struct dse_tensor *tensor, size_t group_rows,
+                        size_t first_row, size_t n, bool transposed)
+{
+    assert_int_equal(heads->n_heads, HEADS);
+    for (size_t h = 0; h < HEADS; h++) {
+        struct dse_matrix w = heads->head;
+        w.data = (const uint8_t *)w.data + h * heads->head_bytes;
+        check_part(&w, tensor, h * group_rows + first_row, n, transposed);
+    }
+}
+
+static void check_latent(const struct latent_model *model, const struct latent_case *c,
+                         const struct dse_device_weights *weights, bool f32)
+{
+    const size_t nope = (size_t)c->nope, v = (size_t)c->v, rank = (size_t)c->cols;
+    for (int i = 0; i < 2; i++) {
+        const struct dse_layer *layer = &weights->layers[i];
+        const struct dse_layer_tensors *t = &model->layers[i];
+        check_whole(&layer->q_a, t->q_a, f32);
+        check_whole(&layer->q_b, t->q_b, f32);
+        check_whole(&layer->kv_a, t->kv_a, f32);
+        check_whole(&layer->o, t->o, f32);
+        if (c->joined) {
+            check_heads(&layer->k_b, t->kv_b.joined, nope + v, 0, nope, true);
+            check_heads(&layer->v_b, t->kv_b.joined, nope + v, nope, v, false);
+        } else {
+            check_heads(&layer->k_b, t->kv_b.k_b, rank, 0, rank, false);
+            check_heads(&layer->v_b, t->kv_b.v_b, v, 0, v, false);
+        }
+    }
+    const struct dse_layer *dense = &weights->layers[0], *moe = &weights->layers[1];
+    check_whole(&dense->gate, model->layers[0].gate, f32);
+    check_whole(&dense->up, model->layers[0].up, f32);
+    check_whole(&dense->down, model->layers[0].down, f32);
+    check_whole(&moe->router, model->layers[1].router, true);
+    check_whole(&moe->shared.gate, model->layers[1].shared_gate, f32);
+    check_whole(&moe->shared.up, model->layers[1].shared_up, f32);
+    check_whole(&moe->shared.down, model->layers[1].shared_down, f32);
+    for (int e = 0; e < EXPERTS; e++) {
+        check_whole(&moe->experts[e].gate, &model->experts[e].gate, f32);
+        check_whole(&moe->experts[e].up, &model->experts[e].up, f32);
+        check_whole(&moe->experts[e].down, &model->experts[e].down, f32);
+    }
+    check_whole(&weights->output, model->file.output, f32);
+}
+
+static struct dse_device_weights load_latent(struct dse_device *device, const struct latent_model *model, bool f32,
+                                             const char *cache)
+{
+    struct dse_device_weights weights;
+    struct dse_error err;
+    if (device->ops->load(device, &model->file, f32, cache, &weights, &err) != DSE_OK) fail_msg("%s", err.message);
+    return weights;
+}
+
+static void matrices_whole_per_head_and_transposed_hold_the_values_of_the_file(void **state)
+{
+    struct place *place = *state;
+    for (int i = 0; i < N_LATENT_CASES; i++)
+        for (int f32 = 0; f32 < 2; f32++) {
+            struct latent_model model;
+            latent_init(&model, &latent_cases[i], place->model_path);
+            struct dse_device_weights weights = load_latent(place->device, &model, f32, NULL);
+            check_latent(&model, &latent_cases[i], &weights, f32);
+            unload(place, &weights);
+            latent_deinit(&model);
+        }
+}
+
+static void transposed_heads_become_16_bit_floats(void **state)
+{
+    struct place *place = *state;
+    for (int i = 0; i < N_LATENT_CASES; i++) {
+        if (!latent_cases[i].joined) continue;
+        struct latent_model model;
+        latent_init(&model, &latent_cases[i], place->model_path);
+        struct dse_device_weights weights = load_latent(place->device, &model, false, NULL);
+        const enum dse_type type = latent_cases[i].type;
+        assert_int_equal(weights.layers[0].k_b.head.layout, type == DSE_TYPE_F32    ? DSE_LAYOUT_F32
+                                                            : type == DSE_TYPE_BF16 ? DSE_LAYOUT_BF16
+                                                                                    : DSE_LAYOUT_F16);
+        assert_int_equal(weights.layers[0].v_b.head.layout, dse_matrix_layout(type, 256, false));
+        unload(place, &weights);
+        latent_deinit(&model);
+    }
+}
+
+/* Too large for f16, too small for it, too large for the FP8 layout. */
+static void fp8_scales_that_a_layout_cannot_follow_mean_f32(void **state)
+{
+    static const struct {
+        float scale;
+        enum dse_layout transposed, plain;
+    } scales[] = {
+        {146.2f, DSE_LAYOUT_F16, DSE_LAYOUT_FP8},   {147.0f, DSE_LAYOUT_F32, DSE_LAYOUT_FP8},
+        {2.2e-6f, DSE_LAYOUT_F16, DSE_LAYOUT_FP8},  {2.1e-6f, DSE_LAYOUT_F32, DSE_LAYOUT_FP8},
+        {1e-30f, DSE_LAYOUT_F32, DSE_LAYOUT_FP8},   {0, DSE_LAYOUT_F32, DSE_LAYOUT_FP8},
+        {0x1p118f, DSE_LAYOUT_F32, DSE_LAYOUT_FP8}, {0x1p119f, DSE_LAYOUT_F32, DSE_LAYOUT_F32},
+    };
+    struct place *place = *state;
+    for (size_t i = 0; i < sizeof scales / sizeof *scales; i++) {
+        struct latent_model model;
+        const struct latent_case c = {DSE_TYPE_F8_E4M3, true, 130, 24, 20, scales[i].scale};
+        latent_init(&model, &c, place->model_path);
+        struct dse_device_weights weights = load_latent(place->device, &model, false, NULL);
+        const struct dse_layer *layer = &weights.layers[1];
+        assert_int_equal(layer->k_b.head.layout, scales[i].transposed);
+        assert_int_equal(layer->v_b.head.layout, scales[i].plain);
+        assert_int_equal(layer->experts[2].down.layout, scales[i].plain);
+        check_heads(&layer->k_b, model.layers[1].kv_b.joined, 44, 0, 24, true);
+        check_heads(&layer->v_b, model.layers[1].kv_b.joined, 44, 24, 20, false);
+        check_part(&layer->experts[2].down, &model.experts[2].down, 0, 130, false);
+        unload(place, &weights);
+        latent_deinit(&model);
+    }
+}
+
+static void packed_bytes_do_not_depend_on_threads_or_the_cache(void **state)
+{
+    struct place *place = *state;
+    for (int i = 0; i < N_LATENT_CASES; i++) {
+        struct latent_model model;
+        latent_init(&model, &latent_cases[i], place->model_path);
+        struct dse_device_weights first = load_latent(place->device, &model, false, NULL);
+        const void *bytes = first.layers[0].q_a.data; /* the matrix that is used first lies first */
+        for (int threads = 1; threads <= 3; threads++)
+            for (int run = 0; run < 3; run++) { /* memory, cache built by the first, cache */
+                struct dse_device *device;
+                struct dse_error err;
+                assert_int_equal(dse_device_open("cpu", threads, &device, &err), DSE_OK);
+                struct dse_device_weights weights = load_latent(device, &model, false, run > 0 ? place->cache : NULL);
+                assert_true((weights.resident_bytes == 0) == (run > 0));
+                assert_int_equal(weights.storage_bytes, first.storage_bytes);
+                assert_memory_equal(weights.layers[0].q_a.data, bytes, first.storage_bytes);
+                device->ops->unload(device, &weights);
+                dse_device_close(device);
+            }
+        unload(place, &first);
+        latent_deinit(&model);
+    }
+}
+
+/* With a cache folder, what the cache lacks memory for is packed into memory: the load may succeed, but leaks nothing. */
+static void load_with_experts_reports_lack_of_memory_at_every_allocation(void **state)
+{
+    struct place *place = *state;
+    struct latent_model model;
+    latent_init(&model, &latent_cases[N_LATENT_CASES - 2], place->model_path);
+    size_t before[DSE_MEM_COUNT];
+    for (int tag = 0; tag < DSE_MEM_COUNT; tag++)
+        before[tag] = dse_mem_live_bytes((enum dse_mem)tag);
+    for (int cached = 0; cached < 2; cached++)
+        for (long n = 1, failures = 0, successes = 0; successes < 40; n++) {
+            struct dse_device_weights weights;
+            struct dse_error err;
+            dse_alloc_fail_after(n);
+            const enum dse_status status = place->device->ops->load(place->device, &model.file, false,
+                                                                    cached ? place->cache : NULL, &weights, &err);
+            dse_alloc_fail_after(0);
+            if (status == DSE_OK) {
+                assert_int_equal(weights.layers[1].experts[2].down.layout, DSE_LAYOUT_FP8);
+                unload(place, &weights);
+                successes++;
+            } else {
+                assert_int_equal(status, DSE_ERR_NO_MEMORY);
+                assert_true(strlen(err.message) > 0);
+                assert_null(weights.layers);
+                failures++;
+            }
+            for (int tag = 0; tag < DSE_MEM_COUNT; tag++)
+                assert_int_equal(dse_mem_live_bytes((enum dse_mem)tag), before[tag]);
+            if (!cached && status == DSE_OK) {
+                assert_true(failures >= 7); /* layers, storage, vectors, experts, two tables, scratch, pages */
+                break;
+            }
+        }
+    latent_deinit(&model);
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -368,6 +779,11 @@ int main(void)
         CASE(load_with_compute_f32_packs_f32),
         CASE(load_reports_lack_of_memory_at_every_allocation),
         CASE(load_names_a_tensor_it_cannot_decode),
+        CASE(matrices_whole_per_head_and_transposed_hold_the_values_of_the_file),
+        CASE(transposed_heads_become_16_bit_floats),
+        CASE(fp8_scales_that_a_layout_cannot_follow_mean_f32),
+        CASE(packed_bytes_do_not_depend_on_threads_or_the_cache),
+        CASE(load_with_experts_reports_lack_of_memory_at_every_allocation),
         CASE(cache_is_built_once_and_then_reused_without_anonymous_memory),
         CASE(cache_with_any_damage_is_built_again),
         CASE(cache_cut_short_is_built_again),
