@@ -104,6 +104,7 @@ void dse_template_probe(const struct dse_template *tmpl, const char *bos_token, 
 {
     struct probe probe = {.tmpl = tmpl, .bos = bos_token, .eos = eos_token};
     memset(traits, 0, sizeof(*traits));
+    traits->tool_format = dse_tool_format_of(tmpl->source);
     traits->encoder_rules = dse_chat_builtin_is_encoder(tmpl->source);
     probe_calls(&probe, traits);
     probe_tools(&probe, traits);

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 
 #include "base/error.h"
+#include "text/tool_calls.h"
 
 struct dse_template_limits {
     size_t max_source_bytes; /* 1 MiB */
@@ -51,6 +52,7 @@ struct dse_template_traits {
     bool prompt_opens_thinking; /* the generation prompt ends inside an open <think> by default */
     bool renders_system;        /* a system message reaches the text */
     bool encoder_rules;         /* a built-in encoder: system messages stay in place, arguments must be an object */
+    enum dse_tool_format tool_format; /* of the calls that it shows to the model */
 };
 void dse_template_probe(const struct dse_template *tmpl, const char *bos_token, const char *eos_token,
                         struct dse_template_traits *traits);

@@ -1,8 +1,9 @@
 /* Output stage of one sequence. Runs on the engine thread's callback path, between sampler and client.
  *
- * Three byte machines in a row, so that nothing depends on how the text was cut:
+ * Byte machines in a row, so that nothing depends on how the text was cut:
  *   feed -> stop_byte   finds stop strings in the raw text, holds back what may still become one
  *        -> split_byte  finds the reasoning tags, chooses the channel, trims newlines around the tags
+ *        -> tool parser in the content, if tools are in play (tool_calls.c)
  *        -> put         gathers bytes of one channel; flush emits whole characters and keeps a cut one
  * Never allocates after creation.
  */
@@ -25,6 +26,9 @@ enum mode {
     MODE_CLOSED, /* after the closing tag, before the first content */
     MODE_CONTENT,
 };
+
+/* Channels as the bytes are gathered: arguments are events for the client. */
+enum gather { GATHER_CONTENT = DSE_CHANNEL_CONTENT, GATHER_REASONING = DSE_CHANNEL_REASONING, GATHER_ARGUMENTS };
 
 /* Knuth, Morris, Pratt: `matched` is the length of the longest suffix of the text that begins the pattern. */
 struct pattern {
@@ -53,12 +57,18 @@ struct dse_output {
     uint64_t n_newlines; /* at the end of the reasoning so far; dropped if the tag closes */
     int reasoning_tokens;
 
-    enum dse_channel channel; /* of the gathered bytes */
+    struct dse_tool_parser tools;
+    dse_output_tool_fn *emit_tool;
+    int n_calls;
+
+    enum gather channel; /* of the gathered bytes */
     char gathered[GATHER_BYTES];
     uint32_t n_gathered;
 
     char open_text[MAX_TAG_BYTES + 1];
 };
+
+static const struct dse_tool_sink tool_sink; /* below */
 
 /* ---- creation ---------------------------------------------------------------------------------------------- */
 
@@ -133,6 +143,8 @@ enum dse_status dse_output_create(const struct dse_output_options *options, stru
 
     output->emit = options->emit;
     output->user = options->user;
+    output->emit_tool = options->emit_tool;
+    dse_tool_parser_init(&output->tools, options->emit_tool ? options->tools : DSE_TOOLS_NONE, &tool_sink, output);
     output->n_stops = options->n_stops;
     for (int i = 0; i < options->n_stops; i++)
         init_pattern(&output->stops[i], options->stops[i], options->stop_bytes[i], &block);
@@ -157,6 +169,16 @@ void dse_output_free(struct dse_output *output)
 
 /* ---- characters -------------------------------------------------------------------------------------------- */
 
+static void emit(struct dse_output *output, const char *text, size_t bytes)
+{
+    if (output->channel != GATHER_ARGUMENTS) {
+        output->emit(output->user, (enum dse_channel)output->channel, text, bytes);
+        return;
+    }
+    struct dse_tool_event event = {DSE_TOOL_EVENT_ARGUMENTS, output->n_calls - 1, text, bytes};
+    output->emit_tool(output->user, &event);
+}
+
 /* Emits what was gathered; the start of a cut character stays unless it can never be completed (last). */
 static void flush(struct dse_output *output, bool last)
 {
@@ -169,16 +191,16 @@ static void flush(struct dse_output *output, bool last)
             at += used;
             continue;
         }
-        if (at > begin) output->emit(output->user, output->channel, text + begin, at - begin);
-        output->emit(output->user, output->channel, replacement, sizeof replacement - 1);
+        if (at > begin) emit(output, text + begin, at - begin);
+        emit(output, replacement, sizeof replacement - 1);
         begin = at += used;
     }
-    if (at > begin) output->emit(output->user, output->channel, text + begin, at - begin);
+    if (at > begin) emit(output, text + begin, at - begin);
     memmove(output->gathered, text + at, n - at);
     output->n_gathered = (uint32_t)(n - at);
 }
 
-static void put(struct dse_output *output, enum dse_channel channel, uint8_t byte)
+static void put(struct dse_output *output, enum gather channel, uint8_t byte)
 {
     if (channel != output->channel) {
         flush(output, true);
@@ -187,6 +209,44 @@ static void put(struct dse_output *output, enum dse_channel channel, uint8_t byt
         flush(output, false);
     }
     output->gathered[output->n_gathered++] = (char)byte;
+}
+
+/* ---- tool calls ---------------------------------------------------------------------------------------------- */
+
+static void tool_content(void *user, uint8_t byte)
+{
+    put(user, GATHER_CONTENT, byte);
+}
+
+static void tool_argument(void *user, uint8_t byte)
+{
+    put(user, GATHER_ARGUMENTS, byte);
+}
+
+static void tool_begin(void *user, const char *name, size_t bytes)
+{
+    struct dse_output *output = user;
+    flush(output, true);
+    struct dse_tool_event event = {DSE_TOOL_EVENT_BEGIN, output->n_calls++, name, bytes};
+    output->emit_tool(output->user, &event);
+}
+
+static void tool_end(void *user)
+{
+    struct dse_output *output = user;
+    flush(output, true);
+    struct dse_tool_event event = {.kind = DSE_TOOL_EVENT_END, .index = output->n_calls - 1};
+    output->emit_tool(output->user, &event);
+}
+
+static const struct dse_tool_sink tool_sink = {tool_content, tool_begin, tool_argument, tool_end};
+
+static void put_content(struct dse_output *output, uint8_t byte)
+{
+    if (output->tools.format == DSE_TOOLS_NONE)
+        put(output, GATHER_CONTENT, byte);
+    else
+        dse_tool_parser_feed(&output->tools, byte);
 }
 
 /* ---- reasoning --------------------------------------------------------------------------------------------- */
@@ -199,8 +259,8 @@ static void put_reasoning(struct dse_output *output, uint8_t byte)
     }
     output->mode = MODE_REASONING;
     for (; output->n_newlines > 0; output->n_newlines--)
-        put(output, DSE_CHANNEL_REASONING, '\n');
-    put(output, DSE_CHANNEL_REASONING, byte);
+        put(output, GATHER_REASONING, '\n');
+    put(output, GATHER_REASONING, byte);
 }
 
 static void reasoning_byte(struct dse_output *output, uint8_t byte)
@@ -252,9 +312,9 @@ static void split_byte(struct dse_output *output, uint8_t byte)
     case MODE_CLOSED:
         if (byte == '\n') break;
         output->mode = MODE_CONTENT;
-        put(output, DSE_CHANNEL_CONTENT, byte);
+        put_content(output, byte);
         break;
-    case MODE_CONTENT: put(output, DSE_CHANNEL_CONTENT, byte); break;
+    case MODE_CONTENT: put_content(output, byte); break;
     }
 }
 
@@ -295,7 +355,7 @@ static int stop_byte(struct dse_output *output, uint8_t byte)
 static void put_prefix(struct dse_output *output)
 {
     for (const char *c = output->prefix; c && *c; c++)
-        put(output, DSE_CHANNEL_CONTENT, (uint8_t)*c);
+        put(output, GATHER_CONTENT, (uint8_t)*c);
     output->prefix = NULL;
 }
 
@@ -310,6 +370,7 @@ static void finish_split(struct dse_output *output)
         for (uint32_t i = 0; i < n; i++)
             put_reasoning(output, output->close.bytes[i]);
     }
+    if (output->tools.format != DSE_TOOLS_NONE) dse_tool_parser_finish(&output->tools);
     flush(output, true);
     output->done = true;
 }
@@ -340,6 +401,11 @@ void dse_output_finish(struct dse_output *output)
 int dse_output_reasoning_tokens(const struct dse_output *output)
 {
     return output->reasoning_tokens;
+}
+
+int dse_output_tool_calls(const struct dse_output *output)
+{
+    return output->n_calls;
 }
 
 bool dse_output_in_reasoning(const struct dse_output *output)

@@ -8,6 +8,9 @@
  *
  * Reasoning (DSE_REASONING_DEEPSEEK): an opening tag counts only at the very start, after white space; later tags in the
  * content are text. Newlines after the opening tag and around the closing tag are dropped.
+ *
+ * Tool calls (tools): looked for in the content, never in the reasoning (tool_calls.h). Their text does not reach the
+ * content; events tell of them instead, in order with it.
  */
 #ifndef DSE_TEXT_OUTPUT_H
 #define DSE_TEXT_OUTPUT_H
@@ -15,6 +18,7 @@
 #include <stdbool.h>
 
 #include "base/error.h"
+#include "text/tool_calls.h"
 
 #define DSE_OUTPUT_MAX_STOPS      16
 #define DSE_OUTPUT_MAX_STOP_BYTES 512
@@ -26,8 +30,22 @@ enum dse_reasoning_format {
 
 enum dse_channel { DSE_CHANNEL_CONTENT, DSE_CHANNEL_REASONING };
 
+enum dse_tool_event_kind {
+    DSE_TOOL_EVENT_BEGIN,     /* text: the function's name */
+    DSE_TOOL_EVENT_ARGUMENTS, /* text: the next piece of the arguments */
+    DSE_TOOL_EVENT_END,
+};
+struct dse_tool_event {
+    enum dse_tool_event_kind kind;
+    int index; /* of the call in this output, from 0 */
+    const char *text;
+    size_t bytes;
+};
+
 /* Called with whole UTF-8 characters, never empty. */
 typedef void dse_output_fn(void *user, enum dse_channel channel, const char *text, size_t bytes);
+/* The same for tool calls. */
+typedef void dse_output_tool_fn(void *user, const struct dse_tool_event *event);
 
 struct dse_output_options {
     const char *const *stops; /* borrowed during creation */
@@ -37,6 +55,8 @@ struct dse_output_options {
     bool starts_in_reasoning;             /* the prompt ended inside an open <think> */
     const char *think_open, *think_close; /* "<think>", "</think>"; NULL: no reasoning split at all */
     dse_output_fn *emit;
+    enum dse_tool_format tools;    /* DSE_TOOLS_NONE: calls are text */
+    dse_output_tool_fn *emit_tool; /* needed with tools */
     void *user;
 };
 
@@ -53,6 +73,8 @@ void dse_output_finish(struct dse_output *output);
 /* Tokens fed while inside reasoning, the one that closes it included (for usage.completion_tokens_details); always 0
  * without a reasoning split. */
 int dse_output_reasoning_tokens(const struct dse_output *output);
+/* Calls that have begun so far. */
+int dse_output_tool_calls(const struct dse_output *output);
 bool dse_output_in_reasoning(const struct dse_output *output);
 
 #endif
