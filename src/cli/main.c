@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "cli/lost_file.h"
@@ -38,12 +39,19 @@ static enum dse_status (*const verb_functions[DSE_VERB_COUNT])(const struct dse_
     [DSE_VERB_VERSION] = dse_verb_version,   [DSE_VERB_HELP] = run_help,
 };
 
+/* A single write each, so that the lines of several threads do not mix. */
+static void log_to_stderr(const char *line, size_t bytes)
+{
+    if (write(STDERR_FILENO, line, bytes) < 0) return; /* nowhere to report it */
+}
+
 static enum dse_status configure_log(const struct dse_options *options, struct dse_error *err)
 {
     const char *level = dse_opt_text(options, DSE_OPT_LOG_LEVEL), *format = dse_opt_text(options, DSE_OPT_LOG_FORMAT);
     enum dse_log_level parsed = DSE_LOG_WARN;
     if (level != NULL && !dse_log_level_parse(level, &parsed))
         return dse_fail(err, DSE_ERR_INVALID, "--log-level: unknown level %s", level);
+    dse_log_to(log_to_stderr);
     dse_log_configure(parsed, format != NULL && strcmp(format, "json") == 0);
     return DSE_OK;
 }
