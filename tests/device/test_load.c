@@ -358,6 +358,75 @@ static void cache_is_shared_by_processes_that_start_at_once(void **state)
     assert_true(path[0] != '\0');
 }
 
+static void make_file(const struct place *place, const char *name, time_t used)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", place->cache, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("old", f);
+    fclose(f);
+    const struct timespec times[2] = {{.tv_sec = used}, {.tv_sec = used}};
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+static bool has_file(const struct place *place, const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", place->cache, name);
+    return access(path, F_OK) == 0;
+}
+
+static void cache_keeps_the_packs_used_last_and_no_leftovers(void **state)
+{
+    struct place *place = *state;
+    char own[512], name[64];
+    struct dse_device_weights weights = load(place, place->cache);
+    unload(place, &weights);
+    find_pack(place, own);
+    const char *own_name = strrchr(own, '/') + 1;
+    /* six other packs, the third and the fifth used longest ago; ours looks older than all of them */
+    static const time_t used[6] = {600, 500, 10, 400, 20, 300};
+    for (int i = 0; i < 6; i++) {
+        snprintf(name, sizeof name, "%032x.pack", i);
+        make_file(place, name, used[i]);
+    }
+    make_file(place, own_name, 1);
+    make_file(place, "00000000000000000000000000000001.tmp", 700);
+    make_file(place, "00000000000000000000000000000002.tmp", 700);
+    make_file(place, "notes.tmp", 1);
+    make_file(place, "mine.pack", 1);
+    snprintf(name, sizeof name, "%.64s", "00000000000000000000000000000002.tmp");
+    char locked[512];
+    snprintf(locked, sizeof locked, "%s/%s", place->cache, name);
+    int fd = open(locked, O_RDWR);
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0); /* another process is packing */
+
+    weights = load(place, place->cache);
+    assert_int_equal(weights.resident_bytes, 0);
+    for (int i = 0; i < 6; i++) {
+        snprintf(name, sizeof name, "%032x.pack", i);
+        assert_int_equal(has_file(place, name), i != 2 && i != 4);
+    }
+    assert_true(has_file(place, own_name));
+    assert_false(has_file(place, "00000000000000000000000000000001.tmp"));
+    assert_true(has_file(place, "00000000000000000000000000000002.tmp"));
+    assert_true(has_file(place, "notes.tmp"));
+    assert_true(has_file(place, "mine.pack"));
+    close(fd);
+    unload(place, &weights);
+
+    /* using a pack makes it the youngest */
+    make_file(place, "0000000000000000000000000000000a.pack", 1);
+    struct stat st;
+    weights = load(place, place->cache);
+    unload(place, &weights);
+    assert_int_equal(stat(own, &st), 0);
+    assert_true(st.st_mtim.tv_sec > 1000);
+    assert_false(has_file(place, "0000000000000000000000000000000a.pack"));
+    assert_false(has_file(place, "00000000000000000000000000000002.tmp"));
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -375,6 +444,7 @@ int main(void)
         CASE(cache_folder_that_cannot_be_used_means_memory),
         CASE(cache_is_shared_by_processes_that_start_at_once),
         CASE(cache_left_half_built_by_a_killed_process_is_no_obstacle),
+        CASE(cache_keeps_the_packs_used_last_and_no_leftovers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
