@@ -111,6 +111,10 @@ static enum dse_status check_scaling(struct dse_config *config, const struct dse
         return wrong(names, names->rope_beta_fast, rope->beta_fast, "at least the slow one", err);
     if (!(rope->attention_factor >= 0 && rope->attention_factor <= 1e3))
         return wrong(names, names->rope_attention_factor, rope->attention_factor, "above 0", err);
+    if (!(rope->mscale >= 0 && rope->mscale <= 100))
+        return wrong(names, names->rope_mscale, rope->mscale, "0 to 100", err);
+    if (!(rope->mscale_all_dim >= 0 && rope->mscale_all_dim <= 100))
+        return wrong(names, names->rope_mscale_all_dim, rope->mscale_all_dim, "0 to 100", err);
     /* Some files state the context before the scaling that they ask for. */
     if (rope->original_context == config->context_length) {
         double scaled = (double)config->context_length * rope->factor;

@@ -19,7 +19,7 @@ struct dse_config_names {
     const char *file, *prefix;
     const char *n_embd, *n_heads, *n_kv_heads, *head_dim, *rms_eps;
     const char *rope_theta, *rope_dimensions, *rope_factor, *rope_low, *rope_high, *rope_original, *rope_beta_fast,
-        *rope_beta_slow, *rope_attention_factor;
+        *rope_beta_slow, *rope_attention_factor, *rope_mscale, *rope_mscale_all_dim;
 };
 
 void dse_config_init(struct dse_config *config);

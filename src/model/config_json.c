@@ -262,6 +262,8 @@ enum dse_status dse_config_from_json(const json_t *config, const json_t *generat
                                            .rope_original = "rope_scaling.original_max_position_embeddings",
                                            .rope_beta_fast = "rope_scaling.beta_fast",
                                            .rope_beta_slow = "rope_scaling.beta_slow",
-                                           .rope_attention_factor = "rope_scaling.attention_factor"};
+                                           .rope_attention_factor = "rope_scaling.attention_factor",
+                                           .rope_mscale = "rope_scaling.mscale",
+                                           .rope_mscale_all_dim = "rope_scaling.mscale_all_dim"};
     return dse_config_check(out, &names, err);
 }

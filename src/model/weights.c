@@ -50,9 +50,8 @@ static const struct layer_row layer_rows[] = {
 };
 #define N_LAYER_ROWS (sizeof layer_rows / sizeof *layer_rows)
 
-/* Tensors of a layer that would change the result if they were there and ignored. */
-static const char *const refused_gguf[] = {"attn_output.bias", "ffn_gate.bias",   "ffn_up.bias",
-                                           "ffn_down.bias",    "attn_qkv.weight", "ffn_gate_inp.weight"};
+/* Tensors of a layer that would change the result if they were there and ignored. In GGUF that is every tensor which no
+ * row names (weights_unknown.c). */
 static const char *const refused_hugging_face[] = {"self_attn.o_proj.bias", "mlp.gate_proj.bias", "mlp.up_proj.bias",
                                                    "mlp.down_proj.bias"};
 
@@ -114,6 +113,7 @@ static enum dse_status take(struct dse_model_file *file, const char *name, enum 
         return dse_fail_at(err, DSE_ERR_LIMIT, file->path, -1, "%s: the sum of tensor sizes overflows at '%s'",
                            file->path, name);
     file->n_parameters += (int64_t)(want[0] * want[1]);
+    dse_weights_mark(file, tensor);
     *out = tensor;
     return DSE_OK;
 }
@@ -140,11 +140,9 @@ static enum dse_status take_layer(struct dse_model_file *file, int layer, struct
         enum dse_status status = take(file, name, row->rows, row->columns, field, err);
         if (status != DSE_OK) return status;
     }
-    bool gguf = file->gguf != NULL;
-    size_t n = gguf ? sizeof refused_gguf / sizeof *refused_gguf
-                    : sizeof refused_hugging_face / sizeof *refused_hugging_face;
+    size_t n = file->gguf == NULL ? sizeof refused_hugging_face / sizeof *refused_hugging_face : 0;
     for (size_t i = 0; i < n; i++) {
-        layer_name(file, layer, gguf ? refused_gguf[i] : "", gguf ? "" : refused_hugging_face[i], name);
+        layer_name(file, layer, "", refused_hugging_face[i], name);
         if (find(file, name) != NULL)
             return dse_fail_at(err, DSE_ERR_UNSUPPORTED, file->path, -1,
                                "%s: tensor '%s' is not part of architecture %s as this version computes it", file->path,
@@ -172,6 +170,7 @@ static enum dse_status take_divisors(struct dse_model_file *file, struct dse_err
                                (double)divisor, i);
     }
     file->rope_divisors = tensor;
+    dse_weights_mark(file, tensor);
     return DSE_OK;
 }
 
@@ -184,8 +183,9 @@ static enum dse_status take_tensors(struct dse_model_file *file, struct dse_erro
     if (status == DSE_OK)
         status = take(file, gguf ? "output_norm.weight" : "model.norm.weight", EMBD, NONE, &file->output_norm, err);
     if (status != DSE_OK) return status;
-    /* A tied model may carry a copy of the head, which Hugging Face ignores too. */
-    if (find(file, head) == NULL) file->config.tied_embeddings = true;
+    /* A tied model may carry a copy of the head, which Hugging Face ignores too. In GGUF a missing head says that it is
+     * tied; a folder says so in its configuration, and a head that is missing there was lost. */
+    if (gguf && find(file, head) == NULL) file->config.tied_embeddings = true;
     if (file->config.tied_embeddings)
         file->output = file->token_embd;
     else if ((status = take(file, head, VOCAB, EMBD, &file->output, err)) != DSE_OK)
@@ -199,19 +199,14 @@ static enum dse_status take_tensors(struct dse_model_file *file, struct dse_erro
     for (int i = 0; i < file->config.n_layers && status == DSE_OK; i++)
         status = take_layer(file, i, err);
     if (status != DSE_OK) return status;
-    char name[96];
-    layer_name(file, file->config.n_layers, layer_rows[0].gguf, layer_rows[0].hugging_face, name);
     /* A folder may hold more than its config asks for; a GGUF is written for its own metadata. */
-    if (gguf && find(file, name) != NULL)
-        return dse_fail_at(err, DSE_ERR_CORRUPT, file->path, -1,
-                           "%s: tensor '%s' belongs to a layer beyond the %d that the configuration names", file->path,
-                           name, file->config.n_layers);
-    return DSE_OK;
+    return gguf ? dse_weights_refuse_unknown(file, err) : DSE_OK;
 }
 
 static enum dse_status open_gguf(struct dse_model_file *file, struct dse_error *err)
 {
     enum dse_status status = dse_gguf_open(file->path, &file->gguf, err);
+    if (status == DSE_OK) status = dse_weights_mark_none(file, err);
     if (status == DSE_OK) status = dse_config_from_gguf(file->gguf, &file->config, err);
     if (status == DSE_OK) status = dse_model_text_from_gguf(file, err);
     if (status == DSE_OK) status = take_tensors(file, err);
@@ -271,12 +266,12 @@ enum dse_status dse_model_file_open(const char *path, struct dse_model_file **ou
         static const char other[] = ".safetensors";
         size_t tail = sizeof other - 1;
         if (dse_file_is_directory(file->path))
-            status = open_folder(file, err);
+            status = dse_model_file_status(open_folder(file, err), err);
         else if (length > tail && strcmp(file->path + length - tail, other) == 0 && dse_file_exists(file->path))
             status = dse_fail_at(err, DSE_ERR_INVALID, file->path, -1,
                                  "%s: give the folder with config.json and this file, not the file itself", file->path);
         else
-            status = open_gguf(file, err);
+            status = dse_model_file_status(open_gguf(file, err), err);
     }
     if (status != DSE_OK) {
         dse_model_file_close(file);
@@ -294,6 +289,7 @@ void dse_model_file_close(struct dse_model_file *file)
     json_decref(file->tokenizer_json);
     json_decref(file->tokenizer_config);
     dse_free(file->layers);
+    dse_free(file->is_taken);
     dse_free(file->chat_template);
     dse_free(file->path);
     dse_free(file);
