@@ -8,11 +8,14 @@
 #include "base/log.h"
 #include "cli/lost_file.h"
 #include "cli/options.h"
+#include "cli/streams.h"
 #include "cli/verbs.h"
 
 static int report(const struct dse_error *err)
 {
-    fprintf(stderr, "deepseek-edge: %s\n", err->message);
+    fputs("deepseek-edge: ", stderr);
+    dse_print_safely(stderr, err->message);
+    fputc('\n', stderr);
     return dse_status_exit_code(err->status);
 }
 
@@ -56,13 +59,10 @@ static enum dse_status configure_log(const struct dse_options *options, struct d
     return DSE_OK;
 }
 
-int main(int argc, char **argv)
+static int run_program(int argc, char **argv)
 {
     struct dse_error err = {0};
     struct dse_options options;
-    setlocale(LC_CTYPE, "");
-    signal(SIGPIPE, SIG_IGN);
-    dse_lost_file_watch();
     if (argc < 2) {
         dse_help_short(stderr);
         return 2;
@@ -94,9 +94,14 @@ int main(int argc, char **argv)
     }
     if (configure_log(&options, &err) != DSE_OK) return report(&err);
     if (verb_functions[verb](&options, &err) != DSE_OK) return report(&err);
-    if (fflush(stdout) != 0) {
-        dse_fail(&err, DSE_ERR_IO, "cannot write to standard output");
-        return report(&err);
-    }
     return 0;
+}
+
+int main(int argc, char **argv)
+{
+    dse_streams_open_missing();
+    setlocale(LC_CTYPE, "");
+    signal(SIGPIPE, SIG_IGN);
+    dse_lost_file_watch();
+    return dse_streams_finish(run_program(argc, argv));
 }

@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "cli/json_out.h"
 #include "cli/model_arguments.h"
+#include "cli/streams.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "kernels/kv_layout.h"
@@ -38,12 +39,12 @@ static enum dse_status print_json(const struct dse_model_file *file, struct dse_
         json_array_append_new(memory, json_pack("{s:I, s:I}", "context", (json_int_t)context_steps[i], "kv_bytes",
                                                 (json_int_t)(per_token * (unsigned long long)context_steps[i])));
     json_t *root = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:I, s:I, s:o}", "path",
-        file->path, "name", c->name, "architecture", c->arch_name, "quantization", dse_model_file_quantization(file),
-        "base", c->basename, "parameters", (json_int_t)file->n_parameters, "context_length",
-        (json_int_t)c->context_length, "layers", c->n_layers, "embedding", c->n_embd, "heads", c->n_heads, "kv_heads",
-        c->n_kv_heads, "head_dim", c->head_dim, "ffn", c->n_ff, "vocabulary", c->n_vocab, "rope_scaling",
-        scaling_name(c->rope.scaling), "tied_embeddings", c->tied_embeddings, "chat_template",
+        "{s:o, s:s, s:s, s:s, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:I, s:I, s:o}", "path",
+        dse_json_lossy_string(file->path), "name", c->name, "architecture", c->arch_name, "quantization",
+        dse_model_file_quantization(file), "base", c->basename, "parameters", (json_int_t)file->n_parameters,
+        "context_length", (json_int_t)c->context_length, "layers", c->n_layers, "embedding", c->n_embd, "heads",
+        c->n_heads, "kv_heads", c->n_kv_heads, "head_dim", c->head_dim, "ffn", c->n_ff, "vocabulary", c->n_vocab,
+        "rope_scaling", scaling_name(c->rope.scaling), "tied_embeddings", c->tied_embeddings, "chat_template",
         file->chat_template != NULL, "weight_bytes", (json_int_t)file->weight_bytes, "kv_bytes_per_token",
         (json_int_t)per_token, "memory", memory);
     return dse_print_json(root, err);
@@ -54,7 +55,9 @@ static void print_text(const struct dse_model_file *file)
     const struct dse_config *c = &file->config;
     unsigned long long per_token = kv_bytes_per_token(c);
     char a[32], b[32];
-    printf("path          %s\n", file->path);
+    fputs("path          ", stdout);
+    dse_print_safely(stdout, file->path);
+    fputc('\n', stdout);
     if (c->name[0] != '\0') printf("name          %s\n", c->name);
     if (c->basename[0] != '\0') printf("base          %s\n", c->basename);
     printf("architecture  %s\n", c->arch_name);
