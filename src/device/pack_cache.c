@@ -118,13 +118,15 @@ static enum dse_status open_existing(const char *path, struct pack_key key, cons
                                      struct dse_error *err)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a pipe must not wait for its writer */
     if (fd < 0) return dse_fail_errno(err, errno, path, "open the pack cache");
     enum dse_status status = DSE_OK;
     void *map = MAP_FAILED;
     if (fstat(fd, &st) != 0)
         status = dse_fail_errno(err, errno, path, "read the pack cache");
-    else if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != shape->file_bytes)
+    else if (!S_ISREG(st.st_mode))
+        status = dse_fail_at(err, DSE_ERR_CORRUPT, path, -1, "pack cache: it is not a regular file");
+    else if ((uint64_t)st.st_size != shape->file_bytes)
         status = dse_fail_at(err, DSE_ERR_CORRUPT, path, -1, "pack cache: its size is not what this model needs");
     else if ((map = mmap(NULL, shape->file_bytes, PROT_READ, MAP_SHARED, fd, 0)) == MAP_FAILED)
         status = dse_fail_errno(err, errno, path, "map the pack cache");
@@ -144,6 +146,18 @@ static enum dse_status open_existing(const char *path, struct pack_key key, cons
     return DSE_OK;
 }
 
+/* In a folder that others may write to, the name may have been laid out as a trap: what is written to it must reach no
+ * other name and nobody else's file. */
+static enum dse_status check_temporary(const struct stat *st, const char *path, struct dse_error *err)
+{
+    const char *fault = !S_ISREG(st->st_mode)     ? "it is not a regular file"
+                        : st->st_uid != geteuid() ? "it belongs to another user"
+                        : st->st_nlink != 1       ? "it has a second name"
+                                                  : NULL;
+    if (fault == NULL) return DSE_OK;
+    return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "pack cache: %s is not written to: %s", path, fault);
+}
+
 /* The temporary file, locked for this process. A builder that finished renames it under our feet: then the lock is on
  * the finished file and the name has to be opened again. */
 static enum dse_status lock_temporary(const char *path, int *out, struct dse_error *err)
@@ -151,13 +165,17 @@ static enum dse_status lock_temporary(const char *path, int *out, struct dse_err
     const struct timespec nap = {.tv_nsec = 20 * 1000 * 1000};
     for (int waited_ms = 0;; waited_ms += 20) {
         struct stat by_fd, by_name;
-        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
         if (fd < 0) return dse_fail_errno(err, errno, path, "create the pack cache");
         if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
             if (fstat(fd, &by_fd) == 0 && lstat(path, &by_name) == 0 && by_fd.st_ino == by_name.st_ino &&
                 by_fd.st_dev == by_name.st_dev) {
-                *out = fd;
-                return DSE_OK;
+                enum dse_status status = check_temporary(&by_fd, path, err);
+                if (status == DSE_OK)
+                    *out = fd;
+                else
+                    close(fd);
+                return status;
             }
         } else if (errno != EWOULDBLOCK && errno != EINTR) {
             int e = errno;
@@ -168,6 +186,9 @@ static enum dse_status lock_temporary(const char *path, int *out, struct dse_err
         if (waited_ms >= BUILD_WAIT_MS)
             return dse_fail_at(err, DSE_ERR_BUSY, path, -1, "pack cache: another process has been building it for %d s",
                                BUILD_WAIT_MS / 1000);
+        if (waited_ms == 0)
+            dse_log(DSE_LOG_WARN, "device", "pack cache: waiting up to %d s for another process that builds %s",
+                    BUILD_WAIT_MS / 1000, path);
         nanosleep(&nap, NULL);
     }
 }

@@ -427,6 +427,64 @@ static void cache_keeps_the_packs_used_last_and_no_leftovers(void **state)
     assert_false(has_file(place, "00000000000000000000000000000002.tmp"));
 }
 
+/* Names in the cache folder of which somebody made something else. */
+static void cache_names_that_are_pipes_or_links_neither_hang_nor_reach_other_files(void **state)
+{
+    struct place *place = *state;
+    char path[512], temporary[512], victim[128], content[8] = "";
+    struct stat st;
+    struct dse_device_weights memory = load(place, NULL), weights = load(place, place->cache);
+    unload(place, &weights);
+    find_pack(place, path);
+    snprintf(temporary, sizeof temporary, "%.*s.tmp", (int)(strlen(path) - strlen(".pack")), path);
+    snprintf(victim, sizeof victim, "%s/victim", place->folder);
+
+    assert_int_equal(unlink(path), 0); /* a pipe is no pack: it is replaced */
+    assert_int_equal(mkfifo(path, 0600), 0);
+    weights = load(place, place->cache);
+    assert_int_equal(weights.resident_bytes, 0);
+    assert_same_weights(&memory, &weights);
+    unload(place, &weights);
+
+    assert_int_equal(unlink(path), 0); /* nor is it written to */
+    assert_int_equal(mkfifo(temporary, 0600), 0);
+    weights = load(place, place->cache);
+    assert_true(weights.resident_bytes > 0);
+    assert_same_weights(&memory, &weights);
+    unload(place, &weights);
+    assert_int_equal(lstat(temporary, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+
+    assert_int_equal(unlink(temporary), 0); /* a second name of another file, locked, so that it is not tidied away */
+    FILE *f = fopen(victim, "w");
+    assert_non_null(f);
+    fputs("mine", f);
+    fclose(f);
+    assert_int_equal(link(victim, temporary), 0);
+    int ready[2];
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = open(victim, O_RDONLY);
+        if (fd < 0 || flock(fd, LOCK_EX) != 0 || write(ready[1], "x", 1) != 1) _exit(1);
+        usleep(300000);
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], content, 1), 1);
+    weights = load(place, place->cache);
+    assert_true(weights.resident_bytes > 0);
+    unload(place, &weights);
+    waitpid(child, NULL, 0);
+    close(ready[0]);
+    close(ready[1]);
+    f = fopen(victim, "r");
+    assert_non_null(f);
+    assert_int_equal(fread(content, 1, sizeof content, f), 4);
+    assert_memory_equal(content, "mine", 4);
+    fclose(f);
+    unload(place, &memory);
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -445,6 +503,7 @@ int main(void)
         CASE(cache_is_shared_by_processes_that_start_at_once),
         CASE(cache_left_half_built_by_a_killed_process_is_no_obstacle),
         CASE(cache_keeps_the_packs_used_last_and_no_leftovers),
+        CASE(cache_names_that_are_pipes_or_links_neither_hang_nor_reach_other_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
