@@ -45,7 +45,12 @@ static enum dse_status (*const verb_functions[DSE_VERB_COUNT])(const struct dse_
 /* A single write each, so that the lines of several threads do not mix. */
 static void log_to_stderr(const char *line, size_t bytes)
 {
-    if (write(STDERR_FILENO, line, bytes) < 0) return; /* nowhere to report it */
+    struct dse_buffer safe;
+    dse_buffer_init(&safe, DSE_MEM_MISC, 8 * bytes + 64);
+    dse_put_safely(&safe, line, bytes);
+    ssize_t written = write(STDERR_FILENO, dse_buffer_text(&safe), safe.length);
+    (void)written; /* nowhere to report it */
+    dse_buffer_deinit(&safe);
 }
 
 static enum dse_status configure_log(const struct dse_options *options, struct dse_error *err)

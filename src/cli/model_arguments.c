@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/file.h"
+#include "cli/streams.h"
 #include "device/device.h"
 
 /* Longer paths are cut and then simply do not exist. */
@@ -238,7 +239,11 @@ enum dse_status dse_cli_model_open(const struct dse_options *options, const char
     enum dse_status status = dse_cli_check_flags(options, err);
     if (status == DSE_OK) status = dse_model_find(name, &path, canonical, err);
     if (status != DSE_OK) return status;
-    if (canonical[0] != '\0') fprintf(stderr, "model: %s\n", canonical);
+    if (canonical[0] != '\0') {
+        fputs("model: ", stderr);
+        dse_print_safely(stderr, canonical);
+        fputc('\n', stderr);
+    }
 
     const char *pack = dse_opt_text(options, DSE_OPT_PACK_CACHE);
     if (pack == NULL)

@@ -34,18 +34,23 @@ int dse_streams_finish(int exit_code)
     return exit_code != 0 ? exit_code : dse_status_exit_code(DSE_ERR_IO);
 }
 
-void dse_print_safely(FILE *out, const char *text)
+void dse_put_safely(struct dse_buffer *out, const char *text, size_t bytes)
 {
-    size_t bytes = strlen(text);
     for (size_t at = 0, used = 1; at < bytes; at += used) {
         uint32_t code = dse_utf8_decode(text + at, bytes - at, &used);
-        if (code == DSE_UTF8_INVALID) used = 1;
         bool control = code == DSE_UTF8_INVALID || (code < 0x20 && code != '\n') || (code >= 0x7F && code < 0xA0);
-        for (size_t i = 0; i < used; i++) {
-            if (control)
-                fprintf(out, "\\x%02x", (unsigned char)text[at + i]);
-            else
-                fputc(text[at + i], out);
-        }
+        if (!control) dse_buffer_append(out, text + at, used);
+        for (size_t i = 0; control && i < used; i++)
+            dse_buffer_printf(out, "\\x%02x", (unsigned char)text[at + i]);
     }
+}
+
+void dse_print_safely(FILE *out, const char *text)
+{
+    struct dse_buffer buffer;
+    dse_buffer_init(&buffer, DSE_MEM_MISC, SIZE_MAX / 4);
+    dse_put_safely(&buffer, text, strlen(text));
+    fwrite(dse_buffer_text(&buffer), 1, buffer.length, out);
+    if (buffer.failed) fputs("…", out); /* no memory for the rest */
+    dse_buffer_deinit(&buffer);
 }

@@ -103,6 +103,12 @@ def test_messages_carry_no_escape_sequences(start, tmp_path):
         assert result.returncode == 4 and b"\x1b" not in result.stderr and b"\\x1b]0;owned\\x07" in result.stderr
 
 
+def test_log_lines_carry_no_escape_sequences(start, tiny):
+    result = start("run", tiny, "--raw", "-n", "1", "-p", "hi", "--pack-cache", "/dev/null/\x1b[31m",
+                   stdout=subprocess.PIPE)
+    assert result.returncode == 0 and b"\x1b" not in result.stderr and b"\\x1b[31m" in result.stderr, result.stderr
+
+
 def test_a_template_cannot_speak_to_the_terminal(program, tiny, tmp_path):
     template = tmp_path / "t.jinja"
     template.write_text("{{ raise_exception('boo\x1b[31m\x9b31m') }}", encoding="utf-8")
