@@ -147,7 +147,7 @@ static void read_stops(struct reader *r, struct dse_config *config)
 }
 
 /* Keys by which other runtimes compute something else, with the values that ask for nothing. */
-static void refuse_changed_results(struct reader *r)
+static void refuse_changed_results(struct reader *r, const struct dse_config *config)
 {
     static const struct {
         const char *name;
@@ -164,7 +164,8 @@ static void refuse_changed_results(struct reader *r)
                 {"attention.max_alibi_bias", {0, 0}},
                 {"attn_logit_softcapping", {0, 0}},
                 {"final_logit_softcapping", {0, 0}},
-                {"router_logit_softcapping", {0, 0}}};
+                {"router_logit_softcapping", {0, 0}},
+                {"rope.scaling.attn_factor", {0, 1}}};
     char key[96];
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         double value = read_number(r, keys[i].name, 0);
@@ -176,6 +177,13 @@ static void refuse_changed_results(struct reader *r)
             return;
         }
     }
+    int window = read_int(r, "attention.sliding_window", 0, DSE_MAX_CONTEXT, 0);
+    if (r->status == DSE_OK && window > 0 && window < config->context_length)
+        r->status = dse_fail_at(r->err, DSE_ERR_UNSUPPORTED, dse_gguf_path(r->gguf), -1,
+                                "%s: %s is %d, less than the context of %lld: sliding windows are not supported",
+                                dse_gguf_path(r->gguf), key_of(r, "attention.sliding_window", key), window,
+                                (long long)config->context_length);
+    if (r->status != DSE_OK) return;
     static const struct {
         const char *name;
         bool neutral;
@@ -264,7 +272,7 @@ enum dse_status dse_config_from_gguf(const struct dse_gguf *gguf, struct dse_con
                                            .rope_mscale_all_dim = ""};
     if ((status = dse_config_check(config, &names, err)) != DSE_OK) return status;
     refuse_variants(&r, config);
-    refuse_changed_results(&r);
+    refuse_changed_results(&r, config);
     if (r.status != DSE_OK) return r.status;
     if (config->arch == DSE_ARCH_LLAMA && config->rope.theta == 100000 && config->context_length == 16384 &&
         config->rope.scaling == DSE_ROPE_NONE)

@@ -646,6 +646,7 @@ static void changed_results(const struct emitter *e)
                                           "llama.attention.clamp_kqv",
                                           "llama.attention.max_alibi_bias",
                                           "llama.attn_logit_softcapping",
+                                          "llama.rope.scaling.attn_factor",
                                           "llama.final_logit_softcapping"};
     static const float values[] = {0.5f, -1, 30};
     struct tiny_gguf g;
@@ -659,6 +660,9 @@ static void changed_results(const struct emitter *e)
         tiny_set_string(&g, numbers[i], "1");
         emit(e, &g, numbers[i], "changes_%zu_text", i);
     }
+    tiny_gguf_init(&g);
+    tiny_set_u32(&g, "llama.attention.sliding_window", 2);
+    emit(e, &g, "llama.attention.sliding_window", "changes_window");
     static const struct {
         const char *key;
         uint8_t value;
