@@ -7,7 +7,7 @@
  *
  * Memory is planned when the engine is created and admitted per request: a request that was accepted will not fail for
  * lack of KV memory. Results do not depend on what else is in the batch, on the thread count or on chunk sizes.
- * Nothing here prints or exits.
+ * Nothing here prints, logs or exits.
  */
 #ifndef DSE_DSE_H
 #define DSE_DSE_H
@@ -144,11 +144,11 @@ struct dse_request {
     int n_prompt;          /* at least 1 */
     /* Per choice. A number reserves KV memory for all of it before the request starts, so it waits until that is free.
      * -1: to the end of the context (several choices: as far as the pool goes); reserves a little at a time, and when
-     * the pool is full the youngest such request pauses until there is room. 0: prefill only. */
+     * the pool is full one such request (lowest priority, then youngest) pauses until there is room. 0: prefill only. */
     int max_tokens;
-    int min_tokens;             /* no stop token is chosen before */
-    int n_choices;              /* 1…DSE_MAX_CHOICES, share one prefill; choice i draws from sequence i of the seed */
-    bool ignore_eos;            /* the model's own stop tokens are never chosen; those below still end it */
+    int min_tokens;  /* no stop token is chosen before; a grammar that nothing can follow ends all the same */
+    int n_choices;   /* 1…DSE_MAX_CHOICES, share one prefill; choice i draws from sequence i of the seed */
+    bool ignore_eos; /* the model's own stop tokens are never chosen; those below still end it */
     const int32_t *stop_tokens; /* further ids that end the generation (copied) */
     int n_stop_tokens;
     bool prompt_logprobs; /* events for the prompt's own tokens (echo), as choice 0 */
@@ -176,9 +176,12 @@ struct dse_engine_options {
 
 /* The memory plan, printed at start by the command line. */
 struct dse_memory_plan {
-    uint64_t weight_bytes; /* mapped or resident */
-    uint64_t resident_weight_bytes;
-    uint64_t kv_bytes, scratch_bytes, total_bytes; /* total: resident weights + kv + scratch */
+    uint64_t weight_bytes;          /* mapped or resident */
+    uint64_t resident_weight_bytes; /* packed weights in anonymous memory, or */
+    uint64_t mapped_weight_bytes;   /* mapped from the pack cache: the default sizes leave room for them */
+    uint64_t kv_bytes, scratch_bytes;
+    uint64_t total_bytes; /* of the four above. Beyond available_bytes: explicit sizes, or weights larger than the
+                           * memory, leave mapped weights to be read from their file again and again */
     uint64_t available_bytes;
     const char *available_reason;
     int64_t context_length;
@@ -192,7 +195,10 @@ DSE_MUST_CHECK enum dse_status dse_engine_plan(const struct dse_model *model, co
                                                struct dse_memory_plan *plan, struct dse_error *err);
 DSE_MUST_CHECK enum dse_status dse_engine_create(struct dse_model *model, const struct dse_engine_options *options,
                                                  struct dse_engine **engine, struct dse_error *err);
-void dse_engine_free(struct dse_engine *engine); /* cancels what runs, joins the thread */
+/* Cancels what runs (its FINISH events still come), joins the thread. A submit that is under way on another thread is
+ * refused with DSE_ERR_UNAVAILABLE and waited for; no other call may be under way, and none may begin any more, be it
+ * because of one of those events. */
+void dse_engine_free(struct dse_engine *engine);
 void dse_engine_get_plan(const struct dse_engine *engine, struct dse_memory_plan *plan);
 struct dse_model *dse_engine_model(const struct dse_engine *engine); /* borrowed */
 
@@ -210,8 +216,6 @@ struct dse_slot {
     int n_prompt, n_processed, n_generated;
 };
 int dse_engine_slots(const struct dse_engine *engine, struct dse_slot *slots, int max_slots);
-/* Time since the engine thread last finished a step, for the watchdog; 0 while there is nothing to do. */
-uint64_t dse_engine_silence_ns(const struct dse_engine *engine);
 
 /* Logits of every position of a token list, f32 [n_ids, n_vocab] into out; blocks; chunked like any prompt. Takes its
  * own KV memory for the call. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "base/checked.h"
 
@@ -132,36 +133,46 @@ void(dse_free)(void *pointer)
 
 /* Page allocations are few and long-lived: a page of its own in front of the memory holds the header, so that the
  * user's address lies on a 2 MiB border and huge pages can back it. */
-#define HUGE_PAGE_BYTES   ((size_t)2 << 20)
-#define HEADER_PAGE_BYTES ((size_t)4096)
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
 
-static char *page_end(const void *pointer, size_t bytes)
+/* 4, 16 or 64 KiB: what mmap and munmap deal in. */
+static size_t page_bytes(void)
 {
-    return (char *)(((uintptr_t)pointer + bytes + HEADER_PAGE_BYTES - 1) & ~(uintptr_t)(HEADER_PAGE_BYTES - 1));
+    long bytes = sysconf(_SC_PAGESIZE);
+    return bytes > 0 ? (size_t)bytes : 4096;
+}
+
+struct dse_page_span dse_page_span(uintptr_t map, size_t bytes, size_t page)
+{
+    struct dse_page_span span;
+    span.user = (map + page + HUGE_PAGE_BYTES - 1) & ~(uintptr_t)(HUGE_PAGE_BYTES - 1);
+    span.start = span.user - page;
+    span.end = (span.user + bytes + page - 1) & ~(uintptr_t)(page - 1);
+    return span;
 }
 
 void *dse_alloc_pages(enum dse_mem tag, size_t bytes)
 {
-    size_t total;
-    if (must_fail() || !dse_add_size(bytes, 2 * HUGE_PAGE_BYTES, &total)) return NULL;
+    size_t total, page = page_bytes();
+    if (must_fail() || !dse_add_size(bytes, 2 * HUGE_PAGE_BYTES, &total) || !dse_align_size(total, page, &total))
+        return NULL;
     char *map = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED) return NULL;
-    uintptr_t user = ((uintptr_t)map + HEADER_PAGE_BYTES + HUGE_PAGE_BYTES - 1) & ~(uintptr_t)(HUGE_PAGE_BYTES - 1);
-    char *start = (char *)user - HEADER_PAGE_BYTES;
-    if (start > map) munmap(map, (size_t)(start - map));
-    char *end = page_end((void *)user, bytes);
-    if (end < map + total) munmap(end, (size_t)(map + total - end));
-    *(struct header *)start = (struct header){bytes, (uint32_t)tag, HEADER_PAGE_BYTES};
-    madvise((void *)user, bytes, MADV_HUGEPAGE);
+    struct dse_page_span span = dse_page_span((uintptr_t)map, bytes, page);
+    if (span.start > (uintptr_t)map) munmap(map, span.start - (uintptr_t)map);
+    if (span.end < (uintptr_t)map + total) munmap((void *)span.end, (uintptr_t)map + total - span.end);
+    *(struct header *)span.start = (struct header){bytes, (uint32_t)tag, (uint32_t)page};
+    madvise((void *)span.user, bytes, MADV_HUGEPAGE);
     atomic_fetch_add_explicit(&live_bytes[tag], bytes, memory_order_relaxed);
-    return (void *)user;
+    return (void *)span.user;
 }
 
 void dse_free_pages(void *pointer)
 {
     if (pointer == NULL) return;
-    char *start = (char *)pointer - HEADER_PAGE_BYTES;
+    const size_t page = page_bytes();
+    char *start = (char *)pointer - page;
     struct header *header = (struct header *)start;
     atomic_fetch_sub_explicit(&live_bytes[header->tag], header->bytes, memory_order_relaxed);
-    munmap(start, (size_t)(page_end(pointer, header->bytes) - start));
+    munmap(start, page + (header->bytes + page - 1) / page * page);
 }

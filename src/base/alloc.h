@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum dse_mem {
     DSE_MEM_MISC,
@@ -44,6 +45,13 @@ void dse_free(void *pointer);                                        /* NULL is 
 /* Large page-aligned anonymous memory (mmap, transparent huge pages advised), zeroed. Freed with dse_free_pages. */
 void *dse_alloc_pages(enum dse_mem tag, size_t bytes);
 void dse_free_pages(void *pointer);
+
+/* Where such memory lies in a map that begins at `map` and is 4 MiB longer than it: header page, memory, end, all on
+ * page borders. Here so that a test can ask for the page sizes of other machines. */
+struct dse_page_span {
+    uintptr_t start, user, end;
+};
+struct dse_page_span dse_page_span(uintptr_t map, size_t bytes, size_t page);
 
 size_t dse_mem_live_bytes(enum dse_mem tag);
 const char *dse_mem_name(enum dse_mem tag);

@@ -12,6 +12,13 @@ void dse_buffer_init(struct dse_buffer *buffer, enum dse_mem tag, size_t max_byt
     *buffer = (struct dse_buffer){.tag = tag, .max_bytes = max_bytes};
 }
 
+void dse_buffer_init_fixed(struct dse_buffer *buffer, char *memory, size_t bytes)
+{
+    /* The maximum is reached before memory would have to grow. */
+    *buffer = (struct dse_buffer){.data = memory, .capacity = bytes, .max_bytes = bytes - 1};
+    memory[0] = '\0';
+}
+
 void dse_buffer_deinit(struct dse_buffer *buffer)
 {
     dse_free(buffer->data);

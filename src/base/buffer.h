@@ -20,6 +20,8 @@ struct dse_buffer {
 };
 
 void dse_buffer_init(struct dse_buffer *buffer, enum dse_mem tag, size_t max_bytes);
+/* Over memory of the caller, which holds all it will ever hold: neither deinit nor take. */
+void dse_buffer_init_fixed(struct dse_buffer *buffer, char *memory, size_t bytes);
 void dse_buffer_deinit(struct dse_buffer *buffer);
 bool dse_buffer_append(struct dse_buffer *buffer, const void *bytes, size_t count);
 bool dse_buffer_puts(struct dse_buffer *buffer, const char *text);

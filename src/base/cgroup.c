@@ -132,24 +132,32 @@ struct dse_cpu_limit dse_cgroup_cpu_limit(const char *root)
     return result;
 }
 
-static void visit_memory(const char *directory, struct dse_memory_limit *result, const char *limit_file,
-                         const char *usage_file, const char *cache_key)
+/* A line `key number` of memory.stat; 0 if there is none. */
+static uint64_t stat_value(const char *path, const char *key)
 {
-    char path[3 * PATH_BYTES], line[256];
-    uint64_t limit, usage, cache = 0;
+    char line[256];
+    uint64_t value = 0;
+    FILE *file = fopen(path, "re");
+    size_t key_bytes = strlen(key);
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, key, key_bytes) == 0 && line[key_bytes] == ' ') value = strtoull(line + key_bytes, NULL, 10);
+    if (file != NULL) fclose(file);
+    return value;
+}
+
+static void visit_memory(const char *directory, struct dse_memory_limit *result, const char *limit_file,
+                         const char *usage_file, const char *cache_key, const char *shared_key)
+{
+    char path[3 * PATH_BYTES];
+    uint64_t limit, usage;
     snprintf(path, sizeof path, "%s/%s", directory, limit_file);
     if (!read_u64(path, &limit) || limit >= V1_UNLIMITED) return;
     snprintf(path, sizeof path, "%s/%s", directory, usage_file);
     if (!read_u64(path, &usage)) usage = 0;
-    /* File pages count as usage but are given back under pressure. */
+    /* File pages count as usage but are given back under pressure; those of shared memory are among them and are not. */
     snprintf(path, sizeof path, "%s/memory.stat", directory);
-    FILE *file = fopen(path, "re");
-    size_t key_bytes = strlen(cache_key);
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        if (strncmp(line, cache_key, key_bytes) == 0 && line[key_bytes] == ' ')
-            cache = strtoull(line + key_bytes, NULL, 10);
-    }
-    if (file != NULL) fclose(file);
+    uint64_t cache = stat_value(path, cache_key), shared = stat_value(path, shared_key);
+    cache = cache > shared ? cache - shared : 0;
     usage = usage > cache ? usage - cache : 0;
     uint64_t left = limit > usage ? limit - usage : 0;
     if (limit < result->total_bytes) result->total_bytes = limit;
@@ -161,12 +169,12 @@ static void visit_memory(const char *directory, struct dse_memory_limit *result,
 
 static void visit_memory_v2(const char *directory, void *context)
 {
-    visit_memory(directory, context, "memory.max", "memory.current", "file");
+    visit_memory(directory, context, "memory.max", "memory.current", "file", "shmem");
 }
 
 static void visit_memory_v1(const char *directory, void *context)
 {
-    visit_memory(directory, context, "memory.limit_in_bytes", "memory.usage_in_bytes", "cache");
+    visit_memory(directory, context, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem");
 }
 
 struct dse_memory_limit dse_cgroup_memory_limit(const char *root)

@@ -8,7 +8,7 @@
 #define DSE_COUNTERS(X)                                                                                                \
     X(PROMPT_TOKENS, "prompt_tokens_total", "Prompt tokens computed")                                                  \
     X(GENERATED_TOKENS, "generated_tokens_total", "Tokens generated")                                                  \
-    X(REQUESTS, "requests_total", "Requests admitted")                                                                 \
+    X(REQUESTS, "requests_total", "Requests accepted")                                                                 \
     X(REQUESTS_FINISHED, "requests_finished_total", "Requests that ended by themselves")                               \
     X(REQUESTS_CANCELLED, "requests_cancelled_total", "Requests whose client left")                                    \
     X(REQUESTS_FAILED, "requests_failed_total", "Requests that ended with an error")                                   \
@@ -28,9 +28,9 @@
 
 /* Histograms in seconds with fixed buckets. */
 #define DSE_HISTOGRAMS(X)                                                                                              \
-    X(TTFT, "time_to_first_token_seconds", "Admission to first token")                                                 \
+    X(TTFT, "time_to_first_token_seconds", "From acceptance, time in the queue included, to the first token")          \
     X(ITL, "inter_token_latency_seconds", "Gap between two tokens of a request")                                       \
-    X(E2E, "request_seconds", "Admission to end")                                                                      \
+    X(E2E, "request_seconds", "From acceptance to the end")                                                            \
     X(QUEUE, "queue_seconds", "Time in the queue")
 
 #define DSE_COUNTER_ENUM(name, metric, help) DSE_COUNTER_##name,

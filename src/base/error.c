@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -89,7 +90,8 @@ enum dse_status(dse_fail_errno)(struct dse_error *err, int error_number, const c
     enum dse_status status = DSE_ERR_IO;
     if (error_number == ENOENT || error_number == ENOTDIR) status = DSE_ERR_NOT_FOUND;
     if (error_number == ENOMEM) status = DSE_ERR_NO_MEMORY;
-    return dse_fail_at(err, status, file, -1, "cannot %s %s: %s", what, file != NULL ? file : "it",
+    const bool named = file != NULL && file[0] != '\0';
+    return dse_fail_at(err, status, file, -1, "cannot %s%s%s: %s", what, named ? " " : "", named ? file : "",
                        strerror(error_number));
 }
 

@@ -14,7 +14,8 @@ enum dse_status dse_fail(struct dse_error *err, enum dse_status status, const ch
 enum dse_status dse_fail_at(struct dse_error *err, enum dse_status status, const char *file, int64_t offset,
                             const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-/* errno as text; maps ENOENT to DSE_ERR_NOT_FOUND, ENOMEM to DSE_ERR_NO_MEMORY, the rest to DSE_ERR_IO. */
+/* "cannot WHAT FILE: reason", without FILE when it is NULL or ""; what is an infinitive such as "open". ENOENT becomes
+ * DSE_ERR_NOT_FOUND, ENOMEM DSE_ERR_NO_MEMORY, the rest DSE_ERR_IO. */
 enum dse_status dse_fail_errno(struct dse_error *err, int error_number, const char *file, const char *what);
 
 /* "out of memory (N bytes for WHAT)". */

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,17 @@
 
 static enum dse_status check_path(const char *path, struct dse_error *err)
 {
-    return path != NULL ? DSE_OK : dse_fail(err, DSE_ERR_INVALID, "no file is named");
+    return path != NULL && path[0] != '\0' ? DSE_OK : dse_fail(err, DSE_ERR_INVALID, "no file is named");
+}
+
+/* "cannot open" and its reason. A link to nothing is told apart from a name that is not there: it is no absent file, but
+ * a broken one. */
+static enum dse_status fail_open(const char *path, int error_number, struct dse_error *err)
+{
+    struct stat st;
+    if (error_number == ENOENT && lstat(path, &st) == 0)
+        return dse_fail_at(err, DSE_ERR_IO, path, -1, "cannot open %s: it is a symbolic link that leads nowhere", path);
+    return dse_fail_errno(err, error_number, path, "open");
 }
 
 static enum dse_status open_regular(const char *path, int *fd, size_t *bytes, struct dse_error *err)
@@ -24,7 +35,7 @@ static enum dse_status open_regular(const char *path, int *fd, size_t *bytes, st
     if (status != DSE_OK) return status;
     /* O_NONBLOCK: opening a pipe must not wait for its writer. */
     *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*fd < 0) return dse_fail_errno(err, errno, path, "open");
+    if (*fd < 0) return fail_open(path, errno, err);
     struct stat st;
     if (fstat(*fd, &st) != 0) {
         int e = errno;
@@ -111,6 +122,57 @@ out:
     return status;
 }
 
+bool dse_map_is_of(const struct dse_map *map, const char *path)
+{
+    struct stat a, b;
+    return map->fd > 0 && fstat(map->fd, &a) == 0 && stat(path, &b) == 0 && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
+}
+
+bool dse_file_is_same(const char *path, const char *other)
+{
+    struct stat a, b;
+    return path != NULL && other != NULL && stat(path, &a) == 0 && stat(other, &b) == 0 && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
+}
+
+/* The file that a write to path would replace: path itself, or what it links to. Renaming over anything but a regular
+ * file would destroy it. */
+static enum dse_status find_target(const char *path, char target[PATH_MAX], struct dse_error *err)
+{
+    struct stat st;
+    enum dse_status status = check_path(path, err);
+    if (status != DSE_OK) return status;
+    if (strlen(path) >= PATH_MAX) return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "path is too long: %s", path);
+    snprintf(target, PATH_MAX, "%s", path);
+    if (lstat(path, &st) != 0) {
+        int e = errno;
+        if (e == ENOENT && path[strlen(path) - 1] != '/') return DSE_OK;
+        dse_fail_errno(err, e, path, "write");
+        if (err != NULL) err->status = DSE_ERR_IO;
+        return DSE_ERR_IO;
+    }
+    if (S_ISLNK(st.st_mode) && (realpath(path, target) == NULL || stat(target, &st) != 0))
+        return dse_fail_at(err, DSE_ERR_IO, path, -1, "cannot write %s: it is a symbolic link that leads nowhere",
+                           path);
+    if (!S_ISREG(st.st_mode))
+        return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "cannot write %s: it is %s, not a regular file", path,
+                           S_ISDIR(st.st_mode) ? "a directory" : "a device or pipe");
+    return DSE_OK;
+}
+
+enum dse_status dse_file_check_target(const char *path, struct dse_error *err)
+{
+    char target[PATH_MAX];
+    enum dse_status status = find_target(path, target, err);
+    if (status != DSE_OK) return status;
+    char *slash = strrchr(target, '/');
+    if (slash != NULL) slash[slash == target] = '\0';
+    struct stat st;
+    if (slash == NULL || (stat(target, &st) == 0 && S_ISDIR(st.st_mode))) return DSE_OK;
+    return dse_fail_at(err, DSE_ERR_IO, path, -1, "cannot write %s: there is no folder %s", path, target);
+}
+
 static enum dse_status write_all(int fd, const char *path, const void *data, size_t bytes, struct dse_error *err)
 {
     for (size_t done = 0; done < bytes;) {
@@ -125,26 +187,32 @@ static enum dse_status write_all(int fd, const char *path, const void *data, siz
 enum dse_status dse_file_write_atomic(const char *path, const void *data, size_t bytes, unsigned mode,
                                       struct dse_error *err)
 {
-    char temporary[4096];
-    enum dse_status status = check_path(path, err);
+    char target[PATH_MAX], temporary[PATH_MAX + 8];
+    enum dse_status status = find_target(path, target, err);
     if (status != DSE_OK) return status;
-    int n = snprintf(temporary, sizeof temporary, "%s.XXXXXX", path);
-    if (n < 0 || (size_t)n >= sizeof temporary)
-        return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "path is too long: %s", path);
+    snprintf(temporary, sizeof temporary, "%s.XXXXXX", target);
     int fd = mkostemp(temporary, O_CLOEXEC);
-    if (fd < 0) return dse_fail_errno(err, errno, path, "create a file beside");
+    if (fd < 0) {
+        dse_fail_errno(err, errno, path, "create a file beside");
+        /* A folder that is missing here is no missing model. */
+        if (err != NULL) err->status = DSE_ERR_IO;
+        return DSE_ERR_IO;
+    }
     status = write_all(fd, path, data, bytes, err);
     if (status == DSE_OK && (fchmod(fd, mode) != 0 || fsync(fd) != 0))
         status = dse_fail_errno(err, errno, path, "write");
     if (close(fd) != 0 && status == DSE_OK) status = dse_fail_errno(err, errno, path, "write");
-    if (status == DSE_OK && rename(temporary, path) != 0) status = dse_fail_errno(err, errno, path, "rename to");
+    if (status == DSE_OK && rename(temporary, target) != 0) status = dse_fail_errno(err, errno, path, "rename to");
     if (status != DSE_OK) unlink(temporary);
     return status;
 }
 
 bool dse_file_exists(const char *path)
 {
-    return path != NULL && access(path, F_OK) == 0;
+    struct stat st;
+    if (path == NULL) return false;
+    /* What is there but cannot be looked at is not absent: opening it then says why. */
+    return lstat(path, &st) == 0 || (errno != ENOENT && errno != ENOTDIR && errno != ENAMETOOLONG);
 }
 
 bool dse_file_is_directory(const char *path)

@@ -1,4 +1,4 @@
-/* JSON through jansson, with our limits: strict UTF-8, nesting depth, duplicate keys refused, allocator tagged.
+/* JSON through jansson, with our limits: strict UTF-8, nesting depth, number of values, duplicate keys refused.
  *
  * Integers keep 64 bits. Object order is insertion order (chat templates need it).
  */
@@ -12,11 +12,18 @@
 #include "base/error.h"
 
 #define DSE_JSON_MAX_DEPTH 128
+/* Values of a text from a client, and of a file of a model. An array or object counts as 8, for that is about how much
+ * more memory an empty one takes than a number: a parsed text never takes more than some 64 bytes times this. */
+#define DSE_JSON_MAX_VALUES      (1u << 20)
+#define DSE_JSON_MAX_FILE_VALUES (1u << 26)
 
 /* what: file or field name for messages. Returns owned (json_decref). A UTF-8 byte order mark is skipped. */
 DSE_MUST_CHECK enum dse_status dse_json_parse(const char *text, size_t bytes, const char *what, json_t **out,
                                               struct dse_error *err);
-/* The same from a file of at most max_bytes. */
+/* The same with another limit than DSE_JSON_MAX_VALUES. */
+DSE_MUST_CHECK enum dse_status dse_json_parse_limited(const char *text, size_t bytes, size_t max_values,
+                                                      const char *what, json_t **out, struct dse_error *err);
+/* The same, and DSE_JSON_MAX_FILE_VALUES, from a file of at most max_bytes. */
 DSE_MUST_CHECK enum dse_status dse_json_read(const char *path, size_t max_bytes, json_t **out, struct dse_error *err);
 
 #endif

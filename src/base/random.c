@@ -1,9 +1,14 @@
-/* Philox4x32-10, and unguessable bytes from the kernel. */
+/* Philox4x32-10, and random bytes from the kernel. */
 #include "base/random.h"
 
 #include <errno.h>
-#include <stdlib.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/auxv.h>
 #include <sys/random.h>
+#include <unistd.h>
+
+#include "base/clock.h"
 
 void dse_philox(uint64_t key, const uint32_t counter[4], uint32_t out[4])
 {
@@ -35,13 +40,35 @@ double dse_philox_uniform(uint64_t seed, uint64_t sequence, uint64_t position)
     return (double)bits * 0x1p-53;
 }
 
+/* Philox keyed by what the kernel gave this process when it started, counted on from call to call. */
+static void fill_without_kernel(unsigned char *out, size_t bytes)
+{
+    static _Atomic uint64_t next;
+    const void *given = (const void *)getauxval(AT_RANDOM); /* 16 bytes */
+    uint64_t key[2] = {(uintptr_t)&next, (uint64_t)getpid()};
+    if (given != NULL) memcpy(key, given, sizeof key);
+    while (bytes > 0) {
+        uint64_t words[2] = {atomic_fetch_add(&next, 1), key[1] ^ dse_clock_ns()};
+        uint32_t counter[4], block[4];
+        memcpy(counter, words, sizeof counter);
+        dse_philox(key[0], counter, block);
+        size_t n = bytes < sizeof block ? bytes : sizeof block;
+        memcpy(out, block, n);
+        out += n;
+        bytes -= n;
+    }
+}
+
 void dse_random_bytes(void *out, size_t bytes)
 {
     unsigned char *p = out;
     while (bytes > 0) {
         ssize_t n = getrandom(p, bytes, 0);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) abort(); /* a system without getrandom cannot make safe ids */
+        if (n < 0) { /* an old kernel, or a sandbox that forbids it */
+            fill_without_kernel(p, bytes);
+            return;
+        }
         p += n;
         bytes -= (size_t)n;
     }

@@ -13,7 +13,9 @@
 #include "base/buffer.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "cli/input.h"
 #include "cli/model_arguments.h"
+#include "cli/streams.h"
 #include "cli/terminal.h"
 
 #define MAX_INPUT_BYTES ((size_t)16 << 20)
@@ -144,7 +146,8 @@ static enum dse_status read_file(struct chat *chat, char *path, struct dse_error
     size_t bytes;
     enum dse_status status = dse_file_read(path, MAX_INPUT_BYTES, &text, &bytes, err);
     if (status != DSE_OK) return status;
-    status = turn(chat, text, err);
+    status = dse_check_text(text, bytes, path, err);
+    if (status == DSE_OK) status = turn(chat, text, err);
     dse_free(text);
     return status;
 }
@@ -301,7 +304,10 @@ enum dse_status dse_chat(struct dse_run_session *session, struct dse_error *err)
             status = command(&chat, text.data, &turn_error);
         else
             status = turn(&chat, text.data, &turn_error);
-        if (status != DSE_OK) fprintf(stderr, "%s\n", turn_error.message);
+        if (status != DSE_OK) {
+            dse_print_safely(stderr, turn_error.message);
+            fputc('\n', stderr);
+        }
     }
     if (!chat.leave) fputc('\n', stderr);
     close_history(history);

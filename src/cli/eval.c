@@ -1,13 +1,16 @@
 /* `eval --logits`: logits of every position of a list of token ids, as safetensors. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "cli/input.h"
 #include "cli/model_arguments.h"
 #include "cli/verbs.h"
+#include "engine/model.h"
 #include "model/safetensors.h"
 
 #define MAX_IDS_BYTES ((size_t)64 << 20)
@@ -53,6 +56,34 @@ static enum dse_status read_ids(const char *path, int n_vocab, int32_t **ids, in
     return status;
 }
 
+/* What must not be written over: anything but a regular file, the ids, the model. Told before anything is computed. */
+static enum dse_status check_output(const char *output, const char *ids, const struct dse_model *model,
+                                    struct dse_error *err)
+{
+    enum dse_status status = dse_file_check_target(output, err);
+    if (status != DSE_OK) return status;
+    if (dse_file_is_same(output, ids))
+        return dse_fail(err, DSE_ERR_INVALID, "--output %s is the file of --ids; name another one", output);
+    if (model != NULL && dse_model_file_uses(model->file, output))
+        return dse_fail(err, DSE_ERR_INVALID, "--output %s is a file of the model; name another one", output);
+    return DSE_OK;
+}
+
+/* Logits of a sound model are finite. The file is written nevertheless: it shows where they went wrong. */
+static enum dse_status check_finite(const float *logits, int n_ids, int n_vocab, const char *output,
+                                    struct dse_error *err)
+{
+    for (size_t i = 0; i < (size_t)n_ids * (size_t)n_vocab; i++) {
+        if (!isfinite(logits[i]))
+            return dse_fail(
+                err, DSE_ERR_INTERNAL,
+                "the logit of token %zu at position %zu is not finite: the model's weights are broken; %s was "
+                "written",
+                i % (size_t)n_vocab, i / (size_t)n_vocab, output);
+    }
+    return DSE_OK;
+}
+
 enum dse_status dse_verb_eval(const struct dse_options *options, struct dse_error *err)
 {
     const char *ids_path = dse_opt_text(options, DSE_OPT_IDS), *output = dse_opt_text(options, DSE_OPT_OUTPUT);
@@ -66,10 +97,12 @@ enum dse_status dse_verb_eval(const struct dse_options *options, struct dse_erro
     int n_ids = 0;
     size_t count, bytes = 0;
     struct dse_model_info info = {0};
-    enum dse_status status = dse_cli_model_open(options, dse_cli_model_name(options), &model, err);
+    enum dse_status status = check_output(output, ids_path, NULL, err);
+    if (status == DSE_OK) status = dse_cli_model_open(options, dse_cli_model_name(options), &model, err);
     if (status != DSE_OK) return status;
     dse_model_get_info(model, &info);
-    status = read_ids(ids_path, info.n_vocab, &ids, &n_ids, err);
+    status = check_output(output, ids_path, model, err);
+    if (status == DSE_OK) status = read_ids(ids_path, info.n_vocab, &ids, &n_ids, err);
     if (status == DSE_OK && n_ids > info.context_length) {
         status = dse_fail(err, DSE_ERR_TOO_LONG, "%d ids are more than the model's context of %lld tokens", n_ids,
                           (long long)info.context_length);
@@ -90,6 +123,7 @@ enum dse_status dse_verb_eval(const struct dse_options *options, struct dse_erro
                                     .data = logits,
                                     .bytes = bytes};
         status = dse_safetensors_write(output, &tensor, 1, err);
+        if (status == DSE_OK) status = check_finite(logits, n_ids, info.n_vocab, output, err);
     }
     dse_free(logits);
     dse_free(ids);

@@ -2,7 +2,12 @@
 #include "cli/json_out.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <string.h>
+
+#include "base/buffer.h"
+#include "base/utf8.h"
 
 static enum dse_status print(json_t *value, size_t flags, struct dse_error *err)
 {
@@ -19,4 +24,22 @@ enum dse_status dse_print_json(json_t *value, struct dse_error *err)
 enum dse_status dse_print_json_line(json_t *value, struct dse_error *err)
 {
     return print(value, JSON_COMPACT, err);
+}
+
+json_t *dse_json_lossy_string(const char *text)
+{
+    struct dse_buffer buffer;
+    dse_buffer_init(&buffer, DSE_MEM_MISC, SIZE_MAX / 4);
+    size_t bytes = strlen(text);
+    for (size_t at = 0, used = 1; at < bytes; at += used) {
+        if (dse_utf8_decode(text + at, bytes - at, &used) != DSE_UTF8_INVALID) {
+            dse_buffer_append(&buffer, text + at, used);
+        } else {
+            dse_buffer_puts(&buffer, "\xEF\xBF\xBD");
+            used = 1;
+        }
+    }
+    json_t *value = buffer.failed ? NULL : json_string(dse_buffer_text(&buffer));
+    dse_buffer_deinit(&buffer);
+    return value;
 }

@@ -11,4 +11,7 @@ DSE_MUST_CHECK enum dse_status dse_print_json(json_t *value, struct dse_error *e
 /* The same compact, on one line. */
 DSE_MUST_CHECK enum dse_status dse_print_json_line(json_t *value, struct dse_error *err);
 
+/* A string of bytes that may not be UTF-8, such as a file's name: bad ones become U+FFFD. NULL without memory. */
+json_t *dse_json_lossy_string(const char *text);
+
 #endif

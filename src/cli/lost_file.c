@@ -50,7 +50,9 @@ static const char *mapped_path(uintptr_t address, char *line, size_t size)
     for (ssize_t n; path == NULL && fd >= 0 && (n = read(fd, chunk, sizeof chunk)) > 0;) {
         for (ssize_t i = 0; path == NULL && i < n; i++) {
             if (chunk[i] != '\n') {
-                if (used + 1 < size) line[used++] = chunk[i];
+                /* The name is somebody's choice: nothing in it that a terminal would obey. */
+                bool control = (unsigned char)chunk[i] < 0x20 || chunk[i] == 0x7F;
+                if (used + 1 < size) line[used++] = control ? '?' : chunk[i];
                 continue;
             }
             line[used] = '\0';

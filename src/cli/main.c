@@ -3,15 +3,19 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "cli/lost_file.h"
 #include "cli/options.h"
+#include "cli/streams.h"
 #include "cli/verbs.h"
 
 static int report(const struct dse_error *err)
 {
-    fprintf(stderr, "deepseek-edge: %s\n", err->message);
+    fputs("deepseek-edge: ", stderr);
+    dse_print_safely(stderr, err->message);
+    fputc('\n', stderr);
     return dse_status_exit_code(err->status);
 }
 
@@ -38,23 +42,32 @@ static enum dse_status (*const verb_functions[DSE_VERB_COUNT])(const struct dse_
     [DSE_VERB_VERSION] = dse_verb_version,   [DSE_VERB_HELP] = run_help,
 };
 
+/* A single write each, so that the lines of several threads do not mix. */
+static void log_to_stderr(const char *line, size_t bytes)
+{
+    struct dse_buffer safe;
+    dse_buffer_init(&safe, DSE_MEM_MISC, 8 * bytes + 64);
+    dse_put_safely(&safe, line, bytes);
+    ssize_t written = write(STDERR_FILENO, dse_buffer_text(&safe), safe.length);
+    (void)written; /* nowhere to report it */
+    dse_buffer_deinit(&safe);
+}
+
 static enum dse_status configure_log(const struct dse_options *options, struct dse_error *err)
 {
     const char *level = dse_opt_text(options, DSE_OPT_LOG_LEVEL), *format = dse_opt_text(options, DSE_OPT_LOG_FORMAT);
     enum dse_log_level parsed = DSE_LOG_WARN;
     if (level != NULL && !dse_log_level_parse(level, &parsed))
         return dse_fail(err, DSE_ERR_INVALID, "--log-level: unknown level %s", level);
+    dse_log_to(log_to_stderr);
     dse_log_configure(parsed, format != NULL && strcmp(format, "json") == 0);
     return DSE_OK;
 }
 
-int main(int argc, char **argv)
+static int run_program(int argc, char **argv)
 {
     struct dse_error err = {0};
     struct dse_options options;
-    setlocale(LC_CTYPE, "");
-    signal(SIGPIPE, SIG_IGN);
-    dse_lost_file_watch();
     if (argc < 2) {
         dse_help_short(stderr);
         return 2;
@@ -86,9 +99,14 @@ int main(int argc, char **argv)
     }
     if (configure_log(&options, &err) != DSE_OK) return report(&err);
     if (verb_functions[verb](&options, &err) != DSE_OK) return report(&err);
-    if (fflush(stdout) != 0) {
-        dse_fail(&err, DSE_ERR_IO, "cannot write to standard output");
-        return report(&err);
-    }
     return 0;
+}
+
+int main(int argc, char **argv)
+{
+    dse_streams_open_missing();
+    setlocale(LC_CTYPE, "");
+    signal(SIGPIPE, SIG_IGN);
+    dse_lost_file_watch();
+    return dse_streams_finish(run_program(argc, argv));
 }

@@ -2,20 +2,24 @@
 #include "cli/model_arguments.h"
 
 #include <dirent.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/file.h"
+#include "cli/streams.h"
 #include "device/device.h"
 
 /* Longer paths are cut and then simply do not exist. */
-#define PATH_BYTES 8192
-#define DEMO_FILE  "SmolLM2-135M-Instruct.Q4_1.gguf"
+#define PATH_BYTES      8192
+#define THREADS_PER_CPU 4
+#define DEMO_FILE       "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 char *dse_cache_folder(const char *sub)
 {
@@ -49,13 +53,12 @@ static void hub_folder(char *out, size_t bytes)
 /* Newest snapshot of a cached repository: the one refs/main names, else the most recently changed folder. */
 static bool find_snapshot(const char *repository, char *out, size_t bytes)
 {
-    char path[PATH_BYTES], revision[128] = "";
+    char path[PATH_BYTES], revision[128] = "", *text = NULL;
+    size_t text_bytes;
     snprintf(path, sizeof path, "%s/refs/main", repository);
-    FILE *file = fopen(path, "re");
-    if (file != NULL) {
-        if (fgets(revision, sizeof revision, file) != NULL) revision[strcspn(revision, "\r\n")] = '\0';
-        fclose(file);
-    }
+    if (dse_file_read(path, sizeof revision - 1, &text, &text_bytes, NULL) == DSE_OK)
+        snprintf(revision, sizeof revision, "%.*s", (int)strcspn(text, "\r\n"), text);
+    dse_free(text);
     if (revision[0] != '\0' && strchr(revision, '/') == NULL && revision[0] != '.') {
         snprintf(out, bytes, "%s/snapshots/%s", repository, revision);
         if (dse_file_is_directory(out)) return true;
@@ -167,6 +170,15 @@ const char *dse_cli_positional(const struct dse_options *options, int after_mode
     return index < options->n_positional ? options->positional[index] : NULL;
 }
 
+/* More threads than that only wait for each other at every barrier: an answer would take minutes a token. */
+static int64_t most_threads(void)
+{
+    cpu_set_t set;
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    int allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)online;
+    return THREADS_PER_CPU * (int64_t)(allowed > 0 ? allowed : 1);
+}
+
 enum dse_status dse_cli_check_flags(const struct dse_options *options, struct dse_error *err)
 {
     const char *device = dse_opt_text(options, DSE_OPT_DEVICE);
@@ -178,6 +190,16 @@ enum dse_status dse_cli_check_flags(const struct dse_options *options, struct ds
         return dse_fail_at(err, DSE_ERR_DEVICE, "--gpu-layers", -1,
                            "--gpu-layers %lld: this version has no GPU support; leave it out or say 0",
                            (long long)dse_opt_int(options, DSE_OPT_GPU_LAYERS));
+    const char *pack = dse_opt_text(options, DSE_OPT_PACK_CACHE);
+    if (pack != NULL && pack[0] == '\0')
+        return dse_fail_at(err, DSE_ERR_INVALID, "--pack-cache", -1,
+                           "--pack-cache is empty: name a folder, or say off to keep nothing");
+    int64_t threads = dse_opt_int(options, DSE_OPT_THREADS), most = most_threads();
+    if (threads > most)
+        return dse_fail_at(
+            err, DSE_ERR_INVALID, "--threads", -1,
+            "--threads %lld is more than %d for each CPU that this process may use; ask for at most %lld",
+            (long long)threads, THREADS_PER_CPU, (long long)most);
     const char *kv = dse_opt_text(options, DSE_OPT_KV_DTYPE);
     if (kv != NULL && strcmp(kv, "q4_0") == 0)
         return dse_fail_at(err, DSE_ERR_UNSUPPORTED, "--kv-cache-dtype", -1,
@@ -217,7 +239,11 @@ enum dse_status dse_cli_model_open(const struct dse_options *options, const char
     enum dse_status status = dse_cli_check_flags(options, err);
     if (status == DSE_OK) status = dse_model_find(name, &path, canonical, err);
     if (status != DSE_OK) return status;
-    if (canonical[0] != '\0') fprintf(stderr, "model: %s\n", canonical);
+    if (canonical[0] != '\0') {
+        fputs("model: ", stderr);
+        dse_print_safely(stderr, canonical);
+        fputc('\n', stderr);
+    }
 
     const char *pack = dse_opt_text(options, DSE_OPT_PACK_CACHE);
     if (pack == NULL)

@@ -24,7 +24,8 @@
       "auto none awq gptq q4_0 q4_k q8_0 int8 fp16", V_MODEL_VERBS,                                                    \
       "weight type wanted; auto takes the file as it is. This version does not convert weights")                       \
     X(THREADS, "threads", "-t", INT, "N", "0", 0, 1024, NULL, V_MODEL_VERBS,                                           \
-      "threads that compute; 0: physical cores within affinity and container quota")                                   \
+      "threads that compute; 0: physical cores within affinity and container quota; more than 4 for each "             \
+      "CPU allowed are refused")                                                                                       \
     X(COMPUTE, "compute", "", CHOICE, "HOW", "auto", 0, 0, "auto f32", V_MODEL_VERBS,                                  \
       "f32 computes everything in f32: reference numbers, slow")                                                       \
     X(PACK_CACHE, "pack-cache", "", STRING, "DIR|off", NULL, 0, 0, NULL, V_MODEL_VERBS,                                \

@@ -20,25 +20,29 @@ const struct dse_verb_info dse_verbs[DSE_VERB_COUNT] = {
     [DSE_VERB_RUN] =
         {"run", "run [MODEL] [PROMPT] [flags]", "answer one prompt, or chat",
          "With a prompt (argument, -p, -f or standard input) it prints the answer to standard output and ends. "
-         "Without one, on a terminal, it starts a chat; /help lists the commands there."},
+         "Without one, on a terminal, it starts a chat; /help lists the commands there.",
+         2},
     [DSE_VERB_SERVE] = {"serve", "serve [MODEL] [flags]", "serve the OpenAI API over HTTP",
                         "SIGTERM stops taking requests, finishes those that run (--drain-timeout) and ends. "
-                        "While the model loads, SIGTERM and Ctrl-C end at once."},
-    [DSE_VERB_SHOW] = {"show", "show MODEL [flags]", "tell what a model is and what memory it needs", ""},
+                        "While the model loads, SIGTERM and Ctrl-C end at once.",
+                        1},
+    [DSE_VERB_SHOW] = {"show", "show MODEL [flags]", "tell what a model is and what memory it needs", "", 1},
     [DSE_VERB_BENCH] = {"bench", "bench MODEL [flags]", "measure prefill and decode rates",
-                        "Every combination of depth and batch is measured; the median of the repeats is printed."},
+                        "Every combination of depth and batch is measured; the median of the repeats is printed.", 1},
     [DSE_VERB_EVAL] = {"eval", "eval --logits --ids FILE --output OUT.safetensors MODEL", "write logits for token ids",
-                       "The output holds one f32 tensor `logits` of shape [ids, vocabulary]."},
+                       "The output holds one f32 tensor `logits` of shape [ids, vocabulary].", 1},
     [DSE_VERB_TOKENIZE] =
         {"tokenize", "tokenize --tokenizer PATH [TEXT]", "text to token ids",
-         "With --json each line of standard input is {\"text\":…} and each line of output {\"ids\":[…]}."},
+         "With --json each line of standard input is {\"text\":…} and each line of output {\"ids\":[…]}.",
+         DSE_MAX_POSITIONAL},
     [DSE_VERB_TEMPLATE] =
         {"template", "template --tokenizer PATH", "render chat messages with a model's template",
          "Each line of standard input is {\"messages\":…,\"tools\":…,\"add_generation_prompt\":…}; with "
-         "--json each line of output is {\"text\":…}, without it the text itself."},
-    [DSE_VERB_DEVICES] = {"devices", "devices [flags]", "list what could run a model, and why not", ""},
-    [DSE_VERB_VERSION] = {"version", "version [flags]", "version, compiler, CPU features", ""},
-    [DSE_VERB_HELP] = {"help", "help [VERB]", "this help, or that of a verb", ""},
+         "--json each line of output is {\"text\":…}, without it the text itself.",
+         0},
+    [DSE_VERB_DEVICES] = {"devices", "devices [flags]", "list what could run a model, and why not", "", 0},
+    [DSE_VERB_VERSION] = {"version", "version [flags]", "version, compiler, CPU features", "", 0},
+    [DSE_VERB_HELP] = {"help", "help [VERB]", "this help, or that of a verb", "", 1},
 };
 
 /* Levenshtein distance, for names shorter than 64 characters. */
@@ -277,6 +281,18 @@ static enum dse_status set_defaults(struct dse_options *options, struct dse_erro
     return DSE_OK;
 }
 
+/* Arguments that nobody would read are a mistake of the one who wrote them. */
+static enum dse_status check_unread(const struct dse_options *options, struct dse_error *err)
+{
+    const struct dse_verb_info *verb = &dse_verbs[options->verb];
+    int most = verb->max_arguments;
+    bool takes_model = dse_option_rows[DSE_OPT_MODEL].verbs >> options->verb & 1;
+    if (takes_model && dse_opt_text(options, DSE_OPT_MODEL) != NULL) most--;
+    if (options->n_positional <= most) return DSE_OK;
+    return dse_fail(err, DSE_ERR_INVALID, "\"%.200s\" is one argument too many; usage: deepseek-edge %s",
+                    options->positional[most], verb->usage);
+}
+
 enum dse_status dse_options_parse(enum dse_verb verb, int count, char **arguments, struct dse_options *options,
                                   struct dse_error *err)
 {
@@ -320,5 +336,5 @@ enum dse_status dse_options_parse(enum dse_verb verb, int count, char **argument
         slot->given = true;
         status = set_value(index, value, slot, err);
     }
-    return status;
+    return status == DSE_OK && !options->help ? check_unread(options, err) : status;
 }

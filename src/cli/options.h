@@ -90,6 +90,7 @@ static inline double dse_opt_real(const struct dse_options *o, enum dse_option i
 
 struct dse_verb_info {
     const char *name, *usage, *summary, *details;
+    int max_arguments; /* without flags, the model included: it takes no place there when --model names it */
 };
 extern const struct dse_verb_info dse_verbs[DSE_VERB_COUNT];
 

@@ -27,9 +27,20 @@ static enum dse_status find_prompt(const struct dse_options *options, char **tex
         return *text != NULL ? DSE_OK : dse_fail_memory(err, strlen(given), "the prompt");
     }
     size_t bytes;
-    if (file != NULL && strcmp(file, "-") != 0) return dse_file_read(file, MAX_PROMPT_BYTES, text, &bytes, err);
-    if (file != NULL || !isatty(STDIN_FILENO)) return dse_read_stdin(MAX_PROMPT_BYTES, text, &bytes, err);
-    return DSE_OK;
+    enum dse_status status;
+    if (file != NULL && strcmp(file, "-") != 0)
+        status = dse_file_read(file, MAX_PROMPT_BYTES, text, &bytes, err);
+    else if (file != NULL || !isatty(STDIN_FILENO))
+        status = dse_read_stdin(MAX_PROMPT_BYTES, text, &bytes, err);
+    else
+        return DSE_OK;
+    if (status == DSE_OK)
+        status = dse_check_text(*text, bytes, file != NULL && strcmp(file, "-") != 0 ? file : "standard input", err);
+    if (status != DSE_OK) {
+        dse_free(*text);
+        *text = NULL;
+    }
+    return status;
 }
 
 static enum dse_status answer_once(struct dse_run_session *session, const char *prompt, struct dse_error *err)
@@ -56,11 +67,25 @@ static enum dse_status answer_once(struct dse_run_session *session, const char *
     return status;
 }
 
+/* Without the template there is nothing that could carry these. */
+static enum dse_status check_raw(const struct dse_options *options, struct dse_error *err)
+{
+    if (!dse_opt_flag(options, DSE_OPT_RAW)) return DSE_OK;
+    const char *flag = dse_opt_text(options, DSE_OPT_SYSTEM) != NULL          ? "--system"
+                       : options->values[DSE_OPT_THINK].given                 ? "--think"
+                       : dse_opt_text(options, DSE_OPT_CHAT_TEMPLATE) != NULL ? "--chat-template"
+                                                                              : NULL;
+    if (flag == NULL) return DSE_OK;
+    return dse_fail(err, DSE_ERR_INVALID, "%s does nothing with --raw, which completes the prompt without a template",
+                    flag);
+}
+
 enum dse_status dse_verb_run(const struct dse_options *options, struct dse_error *err)
 {
     struct dse_run_session session;
     char *prompt = NULL;
-    enum dse_status status = find_prompt(options, &prompt, err);
+    enum dse_status status = check_raw(options, err);
+    if (status == DSE_OK) status = find_prompt(options, &prompt, err);
     if (status == DSE_OK) status = dse_run_session_open(options, &session, err);
     if (status != DSE_OK) {
         dse_free(prompt);

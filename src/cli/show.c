@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "cli/json_out.h"
 #include "cli/model_arguments.h"
+#include "cli/streams.h"
 #include "cli/terminal.h"
 #include "cli/verbs.h"
 #include "device/device.h"
@@ -40,10 +41,10 @@ static enum dse_status print_json(const struct dse_model_file *file, struct dse_
         latent = json_pack("{s:i, s:i, s:i, s:i, s:i, s:i}", "kv_rank", c->latent.kv_rank, "q_rank", c->latent.q_rank,
                            "nope", c->latent.nope, "rope", c->latent.rope, "value", c->latent.v, "indexed_keys",
                            c->indexer.top_k);
-    json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:b, "
+    json_t *root = json_pack("{s:o, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:b, "
                              "s:b, s:I, s:I, s:o, s:o*, s:o*}",
-                             "path", file->path, "name", c->name, "architecture", c->arch_name, "quantization",
-                             dse_model_file_quantization(file), "base", c->basename, "parameters",
+                             "path", dse_json_lossy_string(file->path), "name", c->name, "architecture", c->arch_name,
+                             "quantization", dse_model_file_quantization(file), "base", c->basename, "parameters",
                              (json_int_t)file->n_parameters, "active_parameters", (json_int_t)file->n_active_parameters,
                              "context_length", (json_int_t)c->context_length, "layers", c->n_layers, "embedding",
                              c->n_embd, "heads", c->n_heads, "kv_heads", c->n_kv_heads, "head_dim", c->head_dim, "ffn",
@@ -65,7 +66,9 @@ static void print_text(const struct dse_model_file *file)
     const struct dse_config *c = &file->config;
     unsigned long long per_token = kv_bytes_per_token(c);
     char a[32], b[32];
-    printf("path          %s\n", file->path);
+    fputs("path          ", stdout);
+    dse_print_safely(stdout, file->path);
+    fputc('\n', stdout);
     if (c->name[0] != '\0') printf("name          %s\n", c->name);
     if (c->basename[0] != '\0') printf("base          %s\n", c->basename);
     printf("architecture  %s\n", c->arch_name);

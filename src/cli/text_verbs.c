@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/buffer.h"
 #include "base/json.h"
 #include "cli/input.h"
 #include "cli/json_out.h"
@@ -48,20 +49,18 @@ static enum dse_status each_line(struct text_work *work,
                                  enum dse_status (*each)(struct text_work *, const json_t *, struct dse_error *),
                                  struct dse_error *err)
 {
-    char *line = NULL;
-    size_t capacity = 0;
+    struct dse_buffer line;
     enum dse_status status = DSE_OK;
-    ssize_t n;
-    for (int number = 1; status == DSE_OK && (n = getline(&line, &capacity, stdin)) >= 0; number++) {
+    bool more = true;
+    dse_buffer_init(&line, DSE_MEM_MISC, MAX_LINE_BYTES);
+    for (int number = 1; status == DSE_OK && more; number++) {
         char what[64];
         json_t *object = NULL;
         snprintf(what, sizeof what, "standard input, line %d", number);
-        if ((size_t)n > MAX_LINE_BYTES) {
-            status = dse_fail(err, DSE_ERR_LIMIT, "%s: longer than %zu bytes", what, MAX_LINE_BYTES);
-            break;
-        }
-        if (strspn(line, " \t\r\n") == (size_t)n) continue;
-        status = dse_json_parse(line, (size_t)n, what, &object, err);
+        status = dse_read_line(&line, &more, err);
+        if (status != DSE_OK || !more) break;
+        if (strspn(dse_buffer_text(&line), " \t\r") == line.length) continue;
+        status = dse_json_parse(line.data, line.length, what, &object, err);
         if (status == DSE_OK && !json_is_object(object))
             status = dse_fail(err, DSE_ERR_INVALID, "%s: expected a JSON object", what);
         if (status == DSE_OK) {
@@ -71,7 +70,7 @@ static enum dse_status each_line(struct text_work *work,
         }
         json_decref(object);
     }
-    (free)(line);
+    dse_buffer_deinit(&line);
     return status;
 }
 
@@ -154,6 +153,10 @@ enum dse_status dse_verb_tokenize(const struct dse_options *options, struct dse_
     enum dse_status status = work_open(options, &work, err);
     bool decode = dse_opt_flag(options, DSE_OPT_DECODE);
     if (status != DSE_OK) {
+    } else if (options->n_positional > 0 && (decode || dse_opt_flag(options, DSE_OPT_JSON))) {
+        status = dse_fail(err, DSE_ERR_INVALID,
+                          "\"%.200s\" is not read: with --json and --decode, lines come on standard input",
+                          options->positional[0]);
     } else if (dse_opt_flag(options, DSE_OPT_JSON) || decode) {
         status = each_line(&work, decode ? decode_line : encode_line, err);
     } else if (options->n_positional == 0) {
@@ -199,13 +202,15 @@ static enum dse_status render_line(struct text_work *work, const json_t *object,
         return dse_fail(err, DSE_ERR_INVALID, "\"add_generation_prompt\" must be true or false");
     struct dse_slice bos = dse_tokenizer_bytes(work->tokenizer, dse_tokenizer_bos(work->tokenizer));
     struct dse_slice eos = dse_tokenizer_bytes(work->tokenizer, dse_tokenizer_eos(work->tokenizer));
-    char bos_text[256], eos_text[256];
-    snprintf(bos_text, sizeof bos_text, "%.*s", (int)(bos.bytes < 255 ? bos.bytes : 255),
-             bos.data != NULL ? bos.data : "");
-    snprintf(eos_text, sizeof eos_text, "%.*s", (int)(eos.bytes < 255 ? eos.bytes : 255),
-             eos.data != NULL ? eos.data : "");
+    char *bos_text = dse_strndup(DSE_MEM_MISC, bos.bytes > 0 ? bos.data : "", bos.bytes);
+    char *eos_text = dse_strndup(DSE_MEM_MISC, eos.bytes > 0 ? eos.data : "", eos.bytes);
     json_t *extra = json_copy((json_t *)object);
-    if (extra == NULL) return dse_fail_memory(err, 64, "the variables");
+    if (extra == NULL || bos_text == NULL || eos_text == NULL) {
+        json_decref(extra);
+        dse_free(bos_text);
+        dse_free(eos_text);
+        return dse_fail_memory(err, 64, "the variables");
+    }
     json_object_del(extra, "messages");
     json_object_del(extra, "tools");
     json_object_del(extra, "add_generation_prompt");
@@ -219,6 +224,8 @@ static enum dse_status render_line(struct text_work *work, const json_t *object,
     size_t bytes;
     enum dse_status status = dse_template_render(work->tmpl, &inputs, &text, &bytes, err);
     json_decref(extra);
+    dse_free(bos_text);
+    dse_free(eos_text);
     if (status != DSE_OK) return status;
     if (dse_opt_flag(work->options, DSE_OPT_JSON))
         status = dse_print_json_line(json_pack("{s:s%}", "text", text, bytes), err);

@@ -105,7 +105,7 @@ void dse_cpu_unload(struct dse_device *device, struct dse_device_weights *weight
 /* cpu_scratch.c */
 size_t dse_cpu_scratch_bytes(const struct dse_device *device, const struct dse_config *config, int max_rows);
 enum dse_status dse_cpu_reserve(struct dse_device *device, const struct dse_config *config, int max_rows,
-                                int64_t max_context, struct dse_error *err);
+                                struct dse_error *err);
 
 /* cpu_ops.c */
 void dse_cpu_embed(struct dse_device *device, const struct dse_tensor *table, const struct dse_rows *rows, float *x);

@@ -144,7 +144,7 @@ size_t dse_cpu_scratch_bytes(const struct dse_device *device, const struct dse_c
 }
 
 enum dse_status dse_cpu_reserve(struct dse_device *device, const struct dse_config *config, int max_rows,
-                                int64_t max_context, struct dse_error *err)
+                                struct dse_error *err)
 {
     struct cpu_state *state = device->state;
     if (max_rows < 1) return dse_fail(err, DSE_ERR_INVALID, "scratch for %d rows was asked for", max_rows);

@@ -102,7 +102,7 @@ struct dse_device_ops {
     /* Scratch bytes that the ops below need for at most max_rows rows; taken once with reserve. */
     size_t (*scratch_bytes)(const struct dse_device *device, const struct dse_config *config, int max_rows);
     enum dse_status (*reserve)(struct dse_device *device, const struct dse_config *config, int max_rows,
-                               int64_t max_context, struct dse_error *err);
+                               struct dse_error *err);
 
     /* x[m] = row tokens[m] of the embedding, decoded */
     void (*embed)(struct dse_device *device, const struct dse_tensor *table, const struct dse_rows *rows, float *x);

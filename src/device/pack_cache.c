@@ -17,6 +17,7 @@
 #include "base/checked.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "device/pack_folder.h"
 #include "device/pack_hash.h"
 
 #define CHUNK_BYTES   ((size_t)4 << 20)
@@ -117,16 +118,20 @@ static enum dse_status open_existing(const char *path, struct pack_key key, cons
                                      struct dse_error *err)
 {
     struct stat st;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0) return dse_fail_errno(err, errno, path, "opening the pack cache");
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a pipe must not wait for its writer */
+    if (fd < 0) return dse_fail_errno(err, errno, path, "open the pack cache");
     enum dse_status status = DSE_OK;
     void *map = MAP_FAILED;
     if (fstat(fd, &st) != 0)
-        status = dse_fail_errno(err, errno, path, "reading the pack cache");
-    else if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != shape->file_bytes)
+        status = dse_fail_errno(err, errno, path, "read the pack cache");
+    else if (!S_ISREG(st.st_mode))
+        status = dse_fail_at(err, DSE_ERR_CORRUPT, path, -1, "pack cache: it is not a regular file");
+    else if ((uint64_t)st.st_size != shape->file_bytes)
         status = dse_fail_at(err, DSE_ERR_CORRUPT, path, -1, "pack cache: its size is not what this model needs");
     else if ((map = mmap(NULL, shape->file_bytes, PROT_READ, MAP_SHARED, fd, 0)) == MAP_FAILED)
-        status = dse_fail_errno(err, errno, path, "mapping the pack cache");
+        status = dse_fail_errno(err, errno, path, "map the pack cache");
+    else
+        dse_pack_touch(fd);
     close(fd);
     if (status != DSE_OK) return status;
 #ifdef MADV_HUGEPAGE
@@ -141,6 +146,18 @@ static enum dse_status open_existing(const char *path, struct pack_key key, cons
     return DSE_OK;
 }
 
+/* In a folder that others may write to, the name may have been laid out as a trap: what is written to it must reach no
+ * other name and nobody else's file. */
+static enum dse_status check_temporary(const struct stat *st, const char *path, struct dse_error *err)
+{
+    const char *fault = !S_ISREG(st->st_mode)     ? "it is not a regular file"
+                        : st->st_uid != geteuid() ? "it belongs to another user"
+                        : st->st_nlink != 1       ? "it has a second name"
+                                                  : NULL;
+    if (fault == NULL) return DSE_OK;
+    return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "pack cache: %s is not written to: %s", path, fault);
+}
+
 /* The temporary file, locked for this process. A builder that finished renames it under our feet: then the lock is on
  * the finished file and the name has to be opened again. */
 static enum dse_status lock_temporary(const char *path, int *out, struct dse_error *err)
@@ -148,23 +165,30 @@ static enum dse_status lock_temporary(const char *path, int *out, struct dse_err
     const struct timespec nap = {.tv_nsec = 20 * 1000 * 1000};
     for (int waited_ms = 0;; waited_ms += 20) {
         struct stat by_fd, by_name;
-        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-        if (fd < 0) return dse_fail_errno(err, errno, path, "creating the pack cache");
+        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+        if (fd < 0) return dse_fail_errno(err, errno, path, "create the pack cache");
         if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
             if (fstat(fd, &by_fd) == 0 && lstat(path, &by_name) == 0 && by_fd.st_ino == by_name.st_ino &&
                 by_fd.st_dev == by_name.st_dev) {
-                *out = fd;
-                return DSE_OK;
+                enum dse_status status = check_temporary(&by_fd, path, err);
+                if (status == DSE_OK)
+                    *out = fd;
+                else
+                    close(fd);
+                return status;
             }
         } else if (errno != EWOULDBLOCK && errno != EINTR) {
             int e = errno;
             close(fd);
-            return dse_fail_errno(err, e, path, "locking the pack cache");
+            return dse_fail_errno(err, e, path, "lock the pack cache");
         }
         close(fd);
         if (waited_ms >= BUILD_WAIT_MS)
             return dse_fail_at(err, DSE_ERR_BUSY, path, -1, "pack cache: another process has been building it for %d s",
                                BUILD_WAIT_MS / 1000);
+        if (waited_ms == 0)
+            dse_log(DSE_LOG_WARN, "device", "pack cache: waiting up to %d s for another process that builds %s",
+                    BUILD_WAIT_MS / 1000, path);
         nanosleep(&nap, NULL);
     }
 }
@@ -174,12 +198,12 @@ static enum dse_status write_file(int fd, const char *path, struct pack_key key,
                                   const struct shape *shape, struct dse_pool *pool, pack_fill_fn *fill, void *context,
                                   struct dse_error *err)
 {
-    if (ftruncate(fd, 0) != 0) return dse_fail_errno(err, errno, path, "emptying the pack cache");
+    if (ftruncate(fd, 0) != 0) return dse_fail_errno(err, errno, path, "empty the pack cache");
     /* all blocks up front: a full disk must be an error here, not a signal while packing */
     int e = posix_fallocate(fd, 0, (off_t)shape->file_bytes);
-    if (e != 0) return dse_fail_errno(err, e, path, "reserving space for the pack cache");
+    if (e != 0) return dse_fail_errno(err, e, path, "reserve space for the pack cache");
     uint8_t *map = mmap(NULL, shape->file_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (map == MAP_FAILED) return dse_fail_errno(err, errno, path, "mapping the pack cache");
+    if (map == MAP_FAILED) return dse_fail_errno(err, errno, path, "map the pack cache");
 
     fill(context, map + shape->data_offset);
     memcpy(map + sizeof(struct header), plan->entries, shape->table_bytes);
@@ -202,7 +226,7 @@ static enum dse_status write_file(int fd, const char *path, struct pack_key key,
 
     enum dse_status status = DSE_OK;
     if (msync(map, shape->file_bytes, MS_SYNC) != 0 || fsync(fd) != 0)
-        status = dse_fail_errno(err, errno, path, "writing the pack cache");
+        status = dse_fail_errno(err, errno, path, "write the pack cache");
     munmap(map, shape->file_bytes);
     return status;
 }
@@ -227,6 +251,7 @@ enum dse_status dse_pack_cache_open(const char *folder, struct pack_key key, con
     if (status != DSE_OK) return status;
     snprintf(name, sizeof name, "%016" PRIx64 "%016" PRIx64 ".pack", key.words[0], key.words[1]);
     char *path = dse_path_join(folder, name);
+    dse_pack_folder_tidy(folder, name); /* first, so that the disk has room for a new one */
     snprintf(name, sizeof name, "%016" PRIx64 "%016" PRIx64 ".tmp", key.words[0], key.words[1]);
     char *temporary = dse_path_join(folder, name);
     int fd = -1;
@@ -245,7 +270,7 @@ enum dse_status dse_pack_cache_open(const char *folder, struct pack_key key, con
     if (status != DSE_OK) {
         status = write_file(fd, temporary, key, plan, &shape, pool, fill, context, err);
         if (status == DSE_OK && rename(temporary, path) != 0)
-            status = dse_fail_errno(err, errno, path, "renaming the pack cache");
+            status = dse_fail_errno(err, errno, path, "rename the pack cache");
         if (status == DSE_OK) {
             *built = true;
             sync_folder(folder);

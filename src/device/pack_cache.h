@@ -5,7 +5,8 @@
  * caller to pack into anonymous memory instead; nothing in a cache file is trusted before it was checked.
  *
  * File, in the byte order of the machine: header, table of matrices, a checksum per chunk of 4 MiB of data; padded to
- * 4096; data. Written beside its final name and renamed when complete.
+ * 4096; data. Written beside its final name and renamed when complete. The folder keeps the pack in use and the few used
+ * last (pack_folder.h).
  */
 #ifndef DSE_DEVICE_PACK_CACHE_H
 #define DSE_DEVICE_PACK_CACHE_H

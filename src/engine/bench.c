@@ -7,7 +7,6 @@
 
 #include "base/alloc.h"
 #include "base/cgroup.h"
-#include "base/checked.h"
 #include "base/clock.h"
 #include "base/random.h"
 #include "engine/budget.h"
@@ -70,31 +69,18 @@ static enum dse_status prepare(struct bench *b, struct dse_error *err)
 {
     const struct dse_bench_spec *spec = b->spec;
     int per_sequence = dse_kv_blocks_for((int64_t)spec->n_depth + spec->n_prompt + spec->n_gen);
-    size_t n_blocks, bytes;
-    if (!dse_mul_size((size_t)per_sequence, (size_t)spec->n_seqs, &n_blocks) || n_blocks > INT32_MAX ||
-        !dse_mul_size(n_blocks, b->model->kv_layout.block_bytes, &bytes))
-        return dse_fail(err, DSE_ERR_NO_MEMORY, "the KV cache of the benchmark overflows the address space");
-    uint64_t available = dse_cgroup_memory_limit("").available_bytes;
-    if (bytes > available) {
-        enum dse_status status = dse_fail(err, DSE_ERR_NO_MEMORY,
-                                          "the benchmark's KV cache needs %zu bytes, %llu are available", bytes,
-                                          (unsigned long long)available);
-        if (err != NULL) {
-            err->need = (int64_t)bytes;
-            err->have = (int64_t)available;
-        }
-        return status;
-    }
+    size_t n_blocks = (size_t)per_sequence * (size_t)spec->n_seqs; /* an int times at most MAX_SEQUENCES */
     int max_rows = b->chunk > spec->n_seqs ? b->chunk : spec->n_seqs;
+    enum dse_status status = dse_budget_check(b->model, max_rows, DSE_LOGIT_ROWS, n_blocks, dse_cgroup_memory_limit(""),
+                                              "the benchmark", err);
+    if (status != DSE_OK) return status;
     b->sequences = dse_calloc(DSE_MEM_SCRATCH, (size_t)spec->n_seqs, sizeof *b->sequences);
     b->tables = dse_calloc(DSE_MEM_SCRATCH, n_blocks, sizeof *b->tables);
     b->out_rows = dse_calloc(DSE_MEM_SCRATCH, (size_t)max_rows, sizeof *b->out_rows);
     if (b->sequences == NULL || b->tables == NULL || b->out_rows == NULL)
         return dse_fail_memory(err, n_blocks * sizeof *b->tables, "the benchmark");
-    enum dse_status status = dse_kv_pool_init(&b->pool, &b->model->kv_layout, (int)n_blocks, err);
-    if (status == DSE_OK)
-        status = dse_forward_init(&b->forward, b->model, max_rows, DSE_LOGIT_ROWS,
-                                  (int64_t)per_sequence * DSE_KV_BLOCK_TOKENS, err);
+    status = dse_kv_pool_init(&b->pool, &b->model->kv_layout, (int)n_blocks, err);
+    if (status == DSE_OK) status = dse_forward_init(&b->forward, b->model, max_rows, DSE_LOGIT_ROWS, err);
     if (status != DSE_OK) return status;
     fill_pool(&b->pool);
     for (int i = 0; i < spec->n_seqs; i++) {

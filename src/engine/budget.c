@@ -1,7 +1,8 @@
 /* The memory plan. Called by dse_engine_plan and dse_engine_create; takes no memory and touches no weights.
  *
  * The pool is counted in full although the system hands out its pages as they are first used: what was planned must
- * still be there when the last sequence grows to its end.
+ * still be there when the last sequence grows to its end. What a system reports as available includes the page cache and so
+ * the weights that are mapped from the pack cache, which every step reads: sizes that nobody asked for leave them there.
  */
 #include "engine/budget.h"
 
@@ -16,7 +17,19 @@ struct budget {
     const struct dse_model *model;
     uint64_t block_bytes, scratch_bytes;
     uint64_t bytes; /* that kv and scratch may take together */
+    uint64_t spare; /* what is left of them beside mapped weights, at least a part when those are larger than memory */
 };
+
+static uint64_t sum(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+static uint64_t fraction_of(uint64_t bytes, double fraction)
+{
+    double product = (double)bytes * fraction;
+    return product < 0x1p64 ? (uint64_t)product : UINT64_MAX;
+}
 
 static enum dse_status check_options(const struct dse_model *model, const struct dse_engine_options *o,
                                      struct dse_error *err)
@@ -40,21 +53,21 @@ static enum dse_status check_options(const struct dse_model *model, const struct
     return DSE_OK;
 }
 
-static bool context_fits(const struct budget *b, int64_t context)
+static bool context_fits(const struct budget *b, int64_t context, uint64_t bytes)
 {
     uint64_t kv, total;
     return !__builtin_mul_overflow((uint64_t)dse_kv_blocks_for(context), b->block_bytes, &kv) &&
-           !__builtin_add_overflow(kv, b->scratch_bytes, &total) && total <= b->bytes;
+           !__builtin_add_overflow(kv, b->scratch_bytes, &total) && total <= bytes;
 }
 
 /* Largest context up to `limit` of which one fits; 0 if none does. Above a block in whole blocks. */
-static int64_t largest_context(const struct budget *b, int64_t limit)
+static int64_t largest_context(const struct budget *b, int64_t limit, uint64_t bytes)
 {
-    if (context_fits(b, limit)) return limit;
+    if (context_fits(b, limit, bytes)) return limit;
     int64_t low = 0, high = limit / DSE_KV_BLOCK_TOKENS; /* low fits, in blocks */
     while (low < high) {
         int64_t middle = low + (high - low + 1) / 2;
-        if (context_fits(b, middle * DSE_KV_BLOCK_TOKENS))
+        if (context_fits(b, middle * DSE_KV_BLOCK_TOKENS, bytes))
             low = middle;
         else
             high = middle - 1;
@@ -65,7 +78,7 @@ static int64_t largest_context(const struct budget *b, int64_t limit)
 static enum dse_status too_large(const struct budget *b, int64_t context, uint64_t need, const char *reason,
                                  struct dse_error *err)
 {
-    int64_t fits = largest_context(b, context);
+    int64_t fits = largest_context(b, context, b->bytes);
     const double mib = 1024.0 * 1024.0;
     enum dse_status status;
     if (fits > 0)
@@ -90,7 +103,8 @@ static uint64_t pool_blocks(const struct budget *b, int64_t context, int max_con
 {
     uint64_t one = (uint64_t)dse_kv_blocks_for(context);
     uint64_t all = one * (uint64_t)max_concurrent;
-    uint64_t share = b->bytes / POOL_SHARE / b->block_bytes, fits = (b->bytes - b->scratch_bytes) / b->block_bytes;
+    uint64_t share = b->bytes / POOL_SHARE / b->block_bytes;
+    uint64_t fits = b->spare > b->scratch_bytes ? (b->spare - b->scratch_bytes) / b->block_bytes : 0;
     uint64_t blocks = all < share ? all : share;
     if (blocks > fits) blocks = fits;
     if (blocks < one) blocks = one;
@@ -138,9 +152,12 @@ enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_
     sizes->max_out = sizes->max_rows < DSE_LOGIT_ROWS ? sizes->max_rows : DSE_LOGIT_ROWS;
 
     double fraction = o->memory_fraction > 0 ? o->memory_fraction : DEFAULT_MEMORY_FRACTION;
+    uint64_t mapped = model->info.resident_bytes == 0 ? model->weights.storage_bytes : 0;
     struct budget b = {.model = model,
                        .block_bytes = model->kv_layout.block_bytes,
-                       .bytes = (uint64_t)((double)limit.available_bytes * fraction)};
+                       .bytes = fraction_of(limit.available_bytes, fraction)};
+    b.spare = b.bytes / POOL_SHARE;
+    if (b.bytes > mapped && b.bytes - mapped > b.spare) b.spare = b.bytes - mapped;
     status = dse_forward_plan(model, sizes->max_rows, sizes->max_out, &b.scratch_bytes, err);
     if (status != DSE_OK) return status;
     int64_t context = o->context_length > 0 ? o->context_length : model->file->config.context_length;
@@ -149,11 +166,12 @@ enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_
         status = explicit_pool(&b, o, &context, &blocks, err);
         if (status != DSE_OK) return status;
     } else if (o->context_length == 0) {
-        int64_t fits = largest_context(&b, context);
+        int64_t fits = largest_context(&b, context, b.spare);
+        if (fits == 0) fits = largest_context(&b, context, b.bytes);
         if (fits > 0) context = fits; /* else the check below refuses with numbers */
     }
     uint64_t one = (uint64_t)dse_kv_blocks_for(context) * b.block_bytes;
-    if (!context_fits(&b, context)) return too_large(&b, context, one + b.scratch_bytes, limit.reason, err);
+    if (!context_fits(&b, context, b.bytes)) return too_large(&b, context, one + b.scratch_bytes, limit.reason, err);
     if (blocks == 0) blocks = pool_blocks(&b, context, concurrent);
     uint64_t kv = blocks * b.block_bytes;
     if (kv > b.bytes - b.scratch_bytes) {
@@ -175,14 +193,37 @@ enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_
         .resident_weight_bytes = model->info.resident_bytes,
         .kv_bytes = kv,
         .scratch_bytes = b.scratch_bytes,
-        .total_bytes = model->info.resident_bytes + kv + b.scratch_bytes,
-        .available_bytes = b.bytes + model->info.resident_bytes, /* the weights are in memory already */
+        .mapped_weight_bytes = mapped,
+        .total_bytes = model->info.resident_bytes + mapped + kv + b.scratch_bytes,
+        /* resident weights are in memory already and no longer part of what is available; mapped ones still are */
+        .available_bytes = sum(b.bytes, model->info.resident_bytes),
         .available_reason = limit.reason,
         .context_length = context,
         .kv_tokens = (int64_t)blocks * DSE_KV_BLOCK_TOKENS,
         .max_concurrent = concurrent,
     };
     return DSE_OK;
+}
+
+enum dse_status dse_budget_check(const struct dse_model *model, int max_rows, int max_out, size_t n_blocks,
+                                 struct dse_memory_limit limit, const char *what, struct dse_error *err)
+{
+    uint64_t scratch, kv, need;
+    enum dse_status status = dse_forward_plan(model, max_rows, max_out, &scratch, err);
+    if (status != DSE_OK) return status;
+    if (n_blocks > INT32_MAX || __builtin_mul_overflow((uint64_t)n_blocks, model->kv_layout.block_bytes, &kv) ||
+        __builtin_add_overflow(kv, scratch, &need))
+        return dse_fail(err, DSE_ERR_NO_MEMORY, "the KV cache of %s overflows the address space", what);
+    if (need <= limit.available_bytes) return DSE_OK;
+    const double mib = 1024.0 * 1024.0;
+    status = dse_fail(err, DSE_ERR_NO_MEMORY,
+                      "KV cache and scratch of %s need %.1f + %.1f MiB, %.1f MiB are available (%s)", what,
+                      (double)kv / mib, (double)scratch / mib, (double)limit.available_bytes / mib, limit.reason);
+    if (err != NULL) {
+        err->need = (int64_t)need;
+        err->have = (int64_t)limit.available_bytes;
+    }
+    return status;
 }
 
 enum dse_status dse_engine_plan(const struct dse_model *model, const struct dse_engine_options *options,

@@ -94,15 +94,8 @@ static bool receive(struct dse_engine *engine, bool *cancels)
     struct dse_scheduler *s = &engine->scheduler;
     pthread_mutex_lock(&engine->lock);
     while (!engine->stopping && engine->inbox == NULL && !engine->cancel_pending && s->n_running == 0 &&
-           s->waiting == NULL) {
-        atomic_store_explicit(&engine->alive_ns, dse_clock_ns(), memory_order_relaxed);
-        atomic_store_explicit(&engine->idle, true, memory_order_relaxed);
+           s->waiting == NULL)
         pthread_cond_wait(&engine->wake, &engine->lock);
-    }
-    if (atomic_load_explicit(&engine->idle, memory_order_relaxed)) {
-        atomic_store_explicit(&engine->alive_ns, dse_clock_ns(), memory_order_relaxed);
-        atomic_store_explicit(&engine->idle, false, memory_order_relaxed);
-    }
     struct dse_task *arrived = engine->inbox;
     engine->inbox = NULL;
     engine->inbox_end = &engine->inbox;
@@ -138,7 +131,6 @@ static void *engine_main(void *argument)
         }
         publish_gauges(engine);
         free_dead(engine);
-        atomic_store_explicit(&engine->alive_ns, dse_clock_ns(), memory_order_relaxed);
     }
     finish_all(engine, DSE_FINISH_CANCELLED, NULL);
     free_dead(engine);
@@ -156,8 +148,7 @@ static enum dse_status take_buffers(struct dse_engine *engine, struct dse_error 
     enum dse_status status = dse_scheduler_init(&engine->scheduler, &model->kv_layout, sizes->n_blocks,
                                                 sizes->plan.max_concurrent, sizes->max_sequences, err);
     if (status == DSE_OK)
-        status = dse_forward_init(&engine->forward, engine->model, sizes->max_rows, sizes->max_out,
-                                  sizes->plan.context_length, err);
+        status = dse_forward_init(&engine->forward, engine->model, sizes->max_rows, sizes->max_out, err);
     if (status != DSE_OK) return status;
     engine->out_rows = dse_calloc(DSE_MEM_SCRATCH, (size_t)sizes->max_rows, sizeof *engine->out_rows);
     engine->out_index = dse_calloc(DSE_MEM_SCRATCH, (size_t)sizes->max_out, sizeof *engine->out_index);
@@ -194,8 +185,6 @@ enum dse_status dse_engine_create(struct dse_model *model, const struct dse_engi
     engine->inbox_end = &engine->inbox;
     engine->next_id = 1;
     atomic_init(&engine->broken, false);
-    atomic_init(&engine->idle, true);
-    atomic_init(&engine->alive_ns, dse_clock_ns());
 
     enum dse_status status = dse_budget_plan(model, options, dse_cgroup_memory_limit(""), &engine->sizes, err);
     if (status == DSE_OK) status = take_buffers(engine, err);
@@ -209,7 +198,7 @@ enum dse_status dse_engine_create(struct dse_model *model, const struct dse_engi
 
     int error_number = pthread_create(&engine->thread, NULL, engine_main, engine);
     if (error_number != 0) {
-        status = dse_fail_errno(err, error_number, "", "cannot start the engine thread");
+        status = dse_fail_errno(err, error_number, "", "start the engine thread");
         goto fail;
     }
     engine->thread_started = true;
@@ -230,6 +219,11 @@ void dse_engine_free(struct dse_engine *engine)
         pthread_cond_signal(&engine->wake);
         pthread_mutex_unlock(&engine->lock);
         pthread_join(engine->thread, NULL);
+        /* Who was preparing a request finds the engine stopping and gives its place back, the last thing it does here. */
+        pthread_mutex_lock(&engine->lock);
+        while (engine->n_in_flight > 0)
+            pthread_cond_wait(&engine->wake, &engine->lock);
+        pthread_mutex_unlock(&engine->lock);
     }
     dse_scheduler_deinit(&engine->scheduler);
     dse_forward_deinit(&engine->forward);
@@ -255,6 +249,11 @@ struct dse_model *dse_engine_model(const struct dse_engine *engine)
 
 /* ---- requests, from any thread ---- */
 
+static enum dse_status shutting_down(struct dse_error *err)
+{
+    return dse_fail(err, DSE_ERR_UNAVAILABLE, "the engine is shutting down");
+}
+
 /* Takes a place before the work of preparing a request, so that a flood of them costs little. */
 static enum dse_status take_place(struct dse_engine *engine, struct dse_error *err)
 {
@@ -263,7 +262,7 @@ static enum dse_status take_place(struct dse_engine *engine, struct dse_error *e
     bool stopping = engine->stopping, full = engine->n_in_flight >= limit;
     if (!stopping && !full) engine->n_in_flight++;
     pthread_mutex_unlock(&engine->lock);
-    if (stopping) return dse_fail(err, DSE_ERR_UNAVAILABLE, "the engine is shutting down");
+    if (stopping) return shutting_down(err);
     if (!full) return DSE_OK;
     enum dse_status status = dse_fail(err, DSE_ERR_BUSY, "the queue is full: %d requests run, %d wait; try again later",
                                       engine->sizes.plan.max_concurrent, engine->sizes.max_queue);
@@ -278,12 +277,19 @@ static void give_place_back(struct dse_engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
     engine->n_in_flight--;
+    pthread_cond_signal(&engine->wake); /* dse_engine_free may wait for it */
     pthread_mutex_unlock(&engine->lock);
 }
 
+/* 0 when the engine has begun to stop: nobody would look at the task any more. */
 static uint64_t post(struct dse_engine *engine, struct dse_task *task)
 {
     pthread_mutex_lock(&engine->lock);
+    if (engine->stopping) {
+        pthread_mutex_unlock(&engine->lock);
+        return 0;
+    }
+    dse_counter_add(DSE_COUNTER_REQUESTS, 1);
     uint64_t id = task->id = engine->next_id++; /* the task may be gone as soon as the lock is */
     task->registry_next = engine->registry;
     if (engine->registry != NULL) engine->registry->registry_previous = task;
@@ -314,8 +320,12 @@ enum dse_status dse_engine_submit(struct dse_engine *engine, const struct dse_re
         return status;
     }
     task->submitted_ns = dse_clock_ns();
-    dse_counter_add(DSE_COUNTER_REQUESTS, 1);
     uint64_t number = post(engine, task);
+    if (number == 0) {
+        dse_task_free(task);
+        give_place_back(engine);
+        return shutting_down(err);
+    }
     if (id != NULL) *id = number;
     return DSE_OK;
 }
@@ -354,11 +364,4 @@ int dse_engine_slots(const struct dse_engine *engine, struct dse_slot *slots, in
         slots[count - 1 - i] = other;
     }
     return count;
-}
-
-uint64_t dse_engine_silence_ns(const struct dse_engine *engine)
-{
-    if (atomic_load_explicit(&engine->idle, memory_order_relaxed)) return 0;
-    uint64_t alive = atomic_load_explicit(&engine->alive_ns, memory_order_relaxed), now = dse_clock_ns();
-    return now > alive ? now - alive : 0;
 }

@@ -32,8 +32,6 @@ struct dse_engine {
     uint64_t next_id;
 
     atomic_bool broken; /* the model file was truncated: nothing runs any more */
-    atomic_bool idle;
-    atomic_uint_least64_t alive_ns; /* end of the last step */
 
     /* The engine thread's own. */
     struct dse_scheduler scheduler;

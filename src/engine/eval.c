@@ -6,10 +6,9 @@
 
 #include "base/alloc.h"
 #include "base/cgroup.h"
+#include "engine/budget.h"
 #include "engine/forward.h"
 #include "engine/kv_pool.h"
-
-#define DEFAULT_CHUNK_TOKENS 512
 
 static enum dse_status check_ids(const struct dse_model *model, const int32_t *ids, int n_ids, struct dse_error *err)
 {
@@ -37,8 +36,10 @@ enum dse_status dse_eval_logits(struct dse_model *model, const int32_t *ids, int
 {
     enum dse_status status = check_ids(model, ids, n_ids, err);
     if (status != DSE_OK) return status;
-    if (chunk_tokens < 0) return dse_fail_at(err, DSE_ERR_INVALID, "chunk_tokens", -1, "chunk_tokens is negative");
-    int chunk = chunk_tokens == 0 ? DEFAULT_CHUNK_TOKENS : chunk_tokens;
+    if (chunk_tokens < 0 || chunk_tokens > DSE_MAX_CHUNK_TOKENS)
+        return dse_fail_at(err, DSE_ERR_INVALID, "chunk_tokens", -1, "chunk_tokens %d is outside 1…%d", chunk_tokens,
+                           DSE_MAX_CHUNK_TOKENS);
+    int chunk = chunk_tokens == 0 ? DSE_DEFAULT_CHUNK_TOKENS : chunk_tokens;
     if (chunk > n_ids) chunk = n_ids;
 
     struct dse_kv_pool pool = {0};
@@ -50,19 +51,10 @@ enum dse_status dse_eval_logits(struct dse_model *model, const int32_t *ids, int
         status = dse_fail_memory(err, (size_t)n_ids * sizeof(int32_t), "evaluation");
         goto done;
     }
-    uint64_t available = dse_cgroup_memory_limit("").available_bytes;
-    uint64_t need = (uint64_t)sequence.max_blocks * model->kv_layout.block_bytes;
-    if (need > available) {
-        status = dse_fail(err, DSE_ERR_NO_MEMORY, "the KV cache of %d tokens needs %llu bytes, %llu are available",
-                          n_ids, (unsigned long long)need, (unsigned long long)available);
-        if (err != NULL) {
-            err->need = (int64_t)need;
-            err->have = (int64_t)available;
-        }
-        goto done;
-    }
-    status = dse_kv_pool_init(&pool, &model->kv_layout, sequence.max_blocks, err);
-    if (status == DSE_OK) status = dse_forward_init(&forward, model, chunk, 0, n_ids, err);
+    status = dse_budget_check(model, chunk, 0, (size_t)sequence.max_blocks, dse_cgroup_memory_limit(""),
+                              "the evaluation", err);
+    if (status == DSE_OK) status = dse_kv_pool_init(&pool, &model->kv_layout, sequence.max_blocks, err);
+    if (status == DSE_OK) status = dse_forward_init(&forward, model, chunk, 0, err);
     if (status != DSE_OK) goto done;
 
     const size_t n_vocab = (size_t)model->file->config.n_vocab;

@@ -80,13 +80,13 @@ enum dse_status dse_forward_plan(const struct dse_model *model, int max_rows, in
 }
 
 enum dse_status dse_forward_init(struct dse_forward *forward, struct dse_model *model, int max_rows, int max_out,
-                                 int64_t max_context, struct dse_error *err)
+                                 struct dse_error *err)
 {
     size_t offsets[PART_COUNT + 1];
     *forward = (struct dse_forward){.model = model, .max_rows = max_rows, .max_out = max_out};
     if (!part_offsets(&model->file->config, max_rows, max_out, offsets))
         return dse_fail(err, DSE_ERR_NO_MEMORY, "scratch for %d rows overflows the address space", max_rows);
-    enum dse_status status = dse_model_reserve(model, max_rows, max_context, err);
+    enum dse_status status = dse_model_reserve(model, max_rows, err);
     if (status != DSE_OK) return status;
 
     forward->memory_bytes = offsets[PART_COUNT];

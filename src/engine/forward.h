@@ -37,7 +37,7 @@ DSE_MUST_CHECK enum dse_status dse_forward_plan(const struct dse_model *model, i
                                                 uint64_t *bytes, struct dse_error *err);
 /* max_out 0: no logits buffer, the caller brings its own. */
 DSE_MUST_CHECK enum dse_status dse_forward_init(struct dse_forward *forward, struct dse_model *model, int max_rows,
-                                                int max_out, int64_t max_context, struct dse_error *err);
+                                                int max_out, struct dse_error *err);
 void dse_forward_deinit(struct dse_forward *forward); /* safe on a zeroed struct */
 
 /* Forms a step: clear, then push row after row. The view must stay valid until the step has run. */

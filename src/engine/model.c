@@ -209,18 +209,13 @@ bool dse_model_intact(const struct dse_model *model)
     return dse_model_file_intact(model->file);
 }
 
-enum dse_status dse_model_reserve(struct dse_model *model, int max_rows, int64_t max_context, struct dse_error *err)
+enum dse_status dse_model_reserve(struct dse_model *model, int max_rows, struct dse_error *err)
 {
     enum dse_status status = DSE_OK;
     pthread_mutex_lock(&model->device_lock);
-    if (max_rows > model->reserved_rows || max_context > model->reserved_context) {
-        int rows = max_rows > model->reserved_rows ? max_rows : model->reserved_rows;
-        int64_t context = max_context > model->reserved_context ? max_context : model->reserved_context;
-        status = model->device->ops->reserve(model->device, &model->file->config, rows, context, err);
-        if (status == DSE_OK) {
-            model->reserved_rows = rows;
-            model->reserved_context = context;
-        }
+    if (max_rows > model->reserved_rows) {
+        status = model->device->ops->reserve(model->device, &model->file->config, max_rows, err);
+        if (status == DSE_OK) model->reserved_rows = max_rows;
     }
     pthread_mutex_unlock(&model->device_lock);
     return status;
@@ -233,7 +228,8 @@ enum dse_status dse_model_trie(struct dse_model *model, const struct dse_token_t
                            model->info.path);
     enum dse_status status = DSE_OK;
     pthread_mutex_lock(&model->trie_lock);
-    if (model->trie == NULL) status = dse_token_trie_create(model->tokenizer, &model->trie, err);
+    if (model->trie == NULL)
+        status = dse_token_trie_create(model->tokenizer, model->stop_tokens, model->n_stop_tokens, &model->trie, err);
     *trie = model->trie;
     pthread_mutex_unlock(&model->trie_lock);
     return status;

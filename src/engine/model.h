@@ -31,14 +31,12 @@ struct dse_model {
 
     pthread_mutex_t device_lock; /* held while ops run; never by a thread that serves clients */
     int reserved_rows;
-    int64_t reserved_context;
     pthread_mutex_t trie_lock;
     struct dse_token_trie *trie;
 };
 
-/* Makes the device ready for max_rows rows and positions below max_context; grows, never shrinks. */
-DSE_MUST_CHECK enum dse_status dse_model_reserve(struct dse_model *model, int max_rows, int64_t max_context,
-                                                 struct dse_error *err);
+/* Makes the device ready for max_rows rows; grows, never shrinks. */
+DSE_MUST_CHECK enum dse_status dse_model_reserve(struct dse_model *model, int max_rows, struct dse_error *err);
 /* The trie of the model's tokenizer, built once. DSE_ERR_UNSUPPORTED without a tokenizer. */
 DSE_MUST_CHECK enum dse_status dse_model_trie(struct dse_model *model, const struct dse_token_trie **trie,
                                               struct dse_error *err);

@@ -276,6 +276,15 @@ static struct raw_distribution describe(const struct dse_sampler *s, const float
     return raw;
 }
 
+void dse_sampler_score(const struct dse_sampler *s, const float *logits, int32_t token, struct dse_sample *out)
+{
+    struct raw_distribution raw = describe(s, logits);
+    out->token = token;
+    out->n_top = 0;
+    fill_top(s, logits, &raw, out);
+    out->logprob = log_probability(&raw, logits[token]);
+}
+
 /* ---- the draw ---------------------------------------------------------------------------------------------- */
 
 /* No filter: walks the partial sums, then one block. */
@@ -436,6 +445,19 @@ static int32_t choose(struct dse_sampler *s, const float *logits, uint64_t seque
     return draw_from_row(s, logits, max, scale, u);
 }
 
+/* No logit is left to choose: NaN is the model's fault, anything else what the request forbids. */
+static enum dse_status nothing_to_choose(const struct dse_sampler *s, const float *logits, bool masked,
+                                         struct dse_error *err)
+{
+    for (int i = 0; i < s->n_tokens; i++)
+        if (isnan(logits[i]))
+            return dse_fail(err, DSE_ERR_INTERNAL, "no token can be chosen: the model's logits are not numbers");
+    if (masked)
+        return dse_fail_at(err, DSE_ERR_INVALID, "grammar", -1,
+                           "grammar: no token that the request allows can continue the text here");
+    return dse_fail_at(err, DSE_ERR_INVALID, "logit_bias", -1, "logit_bias: every token is forbidden");
+}
+
 enum dse_status dse_sampler_sample(struct dse_sampler *s, float *logits, const uint64_t *mask, const int32_t *banned,
                                    int n_banned, uint64_t sequence, uint64_t position, struct dse_sample *out,
                                    struct dse_error *err)
@@ -454,8 +476,7 @@ enum dse_status dse_sampler_sample(struct dse_sampler *s, float *logits, const u
     for (int i = 0; i < n_banned; i++)
         if (banned[i] >= 0 && banned[i] < s->n_tokens) logits[banned[i]] = -INFINITY;
     out->token = choose(s, logits, sequence, position);
-    if (out->token < 0)
-        return dse_fail(err, DSE_ERR_INTERNAL, "no token can be chosen: every logit is masked or not a number");
+    if (out->token < 0) return nothing_to_choose(s, logits, mask != NULL, err);
     if (logprobs) out->logprob = log_probability(&raw, raw_logit(s, logits, out->token));
     return DSE_OK;
 }

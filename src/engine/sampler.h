@@ -37,8 +37,13 @@ struct dse_sample {
     struct dse_token_logprob top[DSE_MAX_TOP_LOGPROBS]; /* descending */
 };
 
+/* What the model makes of a token: its log-probability in a row of logits and the top_logprobs best ones, as a sampled
+ * token gets them. logits are not changed. */
+void dse_sampler_score(const struct dse_sampler *sampler, const float *logits, int32_t token, struct dse_sample *out);
+
 /* logits: f32 [n_vocab], may be overwritten. mask: grammar mask or NULL. banned: ids never to choose (min_tokens,
- * ignore_eos) or NULL. Returns DSE_ERR_INTERNAL when every logit is masked or NaN. */
+ * ignore_eos) or NULL. When nothing can be chosen: DSE_ERR_INVALID naming what of the request forbids everything, or
+ * DSE_ERR_INTERNAL when the model gave nothing but NaN. */
 DSE_MUST_CHECK enum dse_status dse_sampler_sample(struct dse_sampler *sampler, float *logits, const uint64_t *mask,
                                                   const int32_t *banned, int n_banned, uint64_t sequence,
                                                   uint64_t position, struct dse_sample *out, struct dse_error *err);

@@ -132,11 +132,15 @@ static void set_back(struct dse_scheduler *s, struct dse_task *task)
     dse_scheduler_enqueue(s, task);
 }
 
-static struct dse_task *last_unbounded(const struct dse_scheduler *s)
+/* Who gives way when the pool is full: of the lowest priority the one admitted last. */
+static struct dse_task *weakest_unbounded(const struct dse_scheduler *s)
 {
-    for (int i = s->n_running - 1; i >= 0; i--)
-        if (s->running[i]->unbounded) return s->running[i];
-    return NULL;
+    struct dse_task *weakest = NULL;
+    for (int i = 0; i < s->n_running; i++) {
+        struct dse_task *task = s->running[i];
+        if (task->unbounded && (weakest == NULL || task->priority <= weakest->priority)) weakest = task;
+    }
+    return weakest;
 }
 
 static int pending(const struct dse_sequence *sequence)
@@ -168,28 +172,31 @@ static void push_span(struct dse_scheduler *s, struct dse_forward *forward, stru
     }
 }
 
-/* One row for every sequence that waits for its next token. Memory is found before rows are pushed, and whoever gives
- * way was admitted later, so no row already pushed loses its blocks. */
-static void form_decode(struct dse_scheduler *s, struct dse_forward *forward)
+/* A block for the next token of every sequence, set-backs included: all before the first row is pushed, so that no row
+ * loses its blocks. */
+static void find_decode_memory(struct dse_scheduler *s)
 {
     for (int t = 0; t < s->n_running;) {
         struct dse_task *task = s->running[t];
-        if (!task->prefilled) {
+        if (!task->prefilled || extend_decoding(s, task)) {
             t++;
             continue;
         }
-        bool kept = true;
-        while (kept && !extend_decoding(s, task)) {
-            struct dse_task *victim = last_unbounded(s);
-            if (victim == NULL) victim = task;
-            kept = victim != task;
-            set_back(s, victim);
-        }
-        if (!kept) continue;
-        for (int i = 0; i < task->n_choices; i++)
+        struct dse_task *victim = weakest_unbounded(s);
+        set_back(s, victim != NULL ? victim : task);
+        t = 0; /* the others have moved up; who has its block keeps it */
+    }
+}
+
+/* One row for every sequence that waits for its next token. */
+static void form_decode(struct dse_scheduler *s, struct dse_forward *forward)
+{
+    find_decode_memory(s);
+    for (int t = 0; t < s->n_running; t++) {
+        struct dse_task *task = s->running[t];
+        for (int i = 0; i < task->n_choices && task->prefilled; i++)
             if (!task->sequences[i].done && pending(&task->sequences[i]) == 1)
                 push_span(s, forward, &task->sequences[i], 1);
-        t++;
     }
 }
 
@@ -233,7 +240,10 @@ static void form_prefill(struct dse_scheduler *s, struct dse_forward *forward, i
         struct dse_sequence *sequence = s->candidates[i];
         if (sequence->allotted == 0) continue;
         /* Promised at admission, so this holds; were it ever not to, the step goes on without these rows. */
-        if (!dse_kv_extend(&s->pool, &sequence->kv, (int64_t)sequence->kv.length + sequence->allotted)) continue;
+        if (!dse_kv_extend(&s->pool, &sequence->kv, (int64_t)sequence->kv.length + sequence->allotted)) {
+            s->stuck = sequence->task;
+            continue;
+        }
         push_span(s, forward, sequence, sequence->allotted);
         s->n_prefill_rows += sequence->allotted;
     }
@@ -243,6 +253,7 @@ void dse_scheduler_form(struct dse_scheduler *s, struct dse_forward *forward, in
 {
     dse_forward_clear(forward);
     s->n_spans = s->n_prefill_rows = 0;
+    s->stuck = NULL;
     form_decode(s, forward);
     form_prefill(s, forward, prefill_tokens);
 }

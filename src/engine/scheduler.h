@@ -2,8 +2,9 @@
  *
  * Admission is first come, first served within a priority, and promises KV blocks: all of prompt and output when
  * max_tokens is given, prompt and a little more when it is not. A sequence of the second kind takes further blocks as
- * it grows; when there are none, the one of them that was admitted last goes back to the front of the queue and is
- * computed again later, which gives the same tokens (results do not depend on the batch).
+ * it grows; when there are none, one of them (of the lowest priority the one admitted last) goes back to the queue, in
+ * front of all of its priority that came after it, and is computed again later, which gives the same tokens (results do
+ * not depend on the batch).
  */
 #ifndef DSE_ENGINE_SCHEDULER_H
 #define DSE_ENGINE_SCHEDULER_H
@@ -29,6 +30,7 @@ struct dse_scheduler {
     struct dse_span *spans; /* of the step being formed */
     int n_spans;
     int n_prefill_rows;
+    struct dse_task *stuck; /* a task of the step that did not get the blocks it was promised, a bug; else NULL */
     struct dse_sequence **candidates; /* [max_sequences] sequences with more than one token to compute */
 };
 
@@ -42,7 +44,8 @@ void dse_scheduler_enqueue(struct dse_scheduler *scheduler, struct dse_task *tas
 void dse_scheduler_remove(struct dse_scheduler *scheduler, struct dse_task *task);
 /* Moves waiting tasks into the batch while there is room. */
 void dse_scheduler_admit(struct dse_scheduler *scheduler, uint64_t now_ns);
-/* Fills forward->rows and the spans: one row per decoding sequence, then prompt tokens up to prefill_tokens. */
+/* Fills forward->rows and the spans: one row per decoding sequence, then prompt tokens up to prefill_tokens. The caller
+ * must end the stuck task, if there is one. */
 void dse_scheduler_form(struct dse_scheduler *scheduler, struct dse_forward *forward, int prefill_tokens);
 /* After the prompt was computed by the first open choice: gives the others their sequences. False only if the promise
  * made at admission did not hold, which would be a bug. */

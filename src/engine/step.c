@@ -3,7 +3,6 @@
  * Runs on the engine thread. Computing and sampling never allocate: a guard forbids it, lifted only while a callback
  * runs. Callbacks may do anything quick except call back into the engine, so no lock is held around them.
  */
-#include <math.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -56,7 +55,7 @@ static void count_finished(const struct dse_task *task, uint64_t now)
                     : task->any_cancelled ? DSE_COUNTER_REQUESTS_CANCELLED
                                           : DSE_COUNTER_REQUESTS_FINISHED,
                     1);
-    if (task->admitted_ns != 0) dse_histogram_observe(DSE_HISTOGRAM_E2E, (double)(now - task->admitted_ns) * 1e-9);
+    dse_histogram_observe(DSE_HISTOGRAM_E2E, (double)(now - task->submitted_ns) * 1e-9);
 }
 
 void dse_engine_finish(struct dse_engine *engine, struct dse_sequence *sequence, enum dse_finish finish,
@@ -101,7 +100,7 @@ static void note_token_time(struct dse_sequence *sequence, uint64_t now)
     if (sequence->first_token_ns == 0) {
         sequence->first_token_ns = now;
         if (atomic_load_explicit(&task->shown_generated, memory_order_relaxed) == 0)
-            dse_histogram_observe(DSE_HISTOGRAM_TTFT, (double)(now - task->admitted_ns) * 1e-9);
+            dse_histogram_observe(DSE_HISTOGRAM_TTFT, (double)(now - task->submitted_ns) * 1e-9);
     } else {
         dse_histogram_observe(DSE_HISTOGRAM_ITL, (double)(now - sequence->last_token_ns) * 1e-9);
     }
@@ -131,9 +130,13 @@ static void sample_one(struct dse_engine *engine, struct dse_sequence *sequence,
         dse_grammar_mask(sequence->grammar, engine->mask);
         mask = engine->mask;
     }
-    if (dse_sampler_sample(sequence->sampler, logits, mask, task->stops, banned_count(task, sequence),
-                           (uint64_t)sequence->choice, (uint64_t)sequence->n_tokens, &sample, &error) != DSE_OK) {
-        dse_engine_finish(engine, sequence, DSE_FINISH_ERROR, &error);
+    enum dse_status status = dse_sampler_sample(sequence->sampler, logits, mask, task->stops,
+                                                banned_count(task, sequence), (uint64_t)sequence->choice,
+                                                (uint64_t)sequence->n_tokens, &sample, &error);
+    if (status != DSE_OK) {
+        /* A text that is complete and that nothing can follow ends, whatever holds its end back (min_tokens, ignore_eos). */
+        bool complete = status == DSE_ERR_INVALID && mask != NULL && dse_grammar_may_end(sequence->grammar);
+        dse_engine_finish(engine, sequence, complete ? DSE_FINISH_STOP : DSE_FINISH_ERROR, &error);
         return;
     }
     sequence->tokens[sequence->n_tokens++] = sample.token;
@@ -175,34 +178,19 @@ static void sample_row(struct dse_engine *engine, struct dse_sequence *sequence,
     }
 }
 
-/* log-softmax of one token and the n_top best of a row: what the model made of the prompt itself. */
-static void emit_prompt_logprob(struct dse_engine *engine, struct dse_task *task, const float *logits, int32_t token)
+/* What the model made of the prompt itself. */
+static void emit_prompt_logprob(struct dse_engine *engine, const struct dse_sequence *sequence, const float *logits,
+                                int32_t token)
 {
-    const int n_tokens = engine->model->file->config.n_vocab;
-    struct dse_token_logprob top[DSE_MAX_TOP_LOGPROBS];
-    int n_top = 0, wanted = task->top_logprobs > 0 ? task->top_logprobs : 0;
-    float maximum = -INFINITY;
-    for (int i = 0; i < n_tokens; i++)
-        if (logits[i] > maximum) maximum = logits[i];
-    double sum = 0;
-    for (int i = 0; i < n_tokens; i++) {
-        sum += (double)expf(logits[i] - maximum);
-        if (wanted == 0 || (n_top == wanted && !(logits[i] > top[n_top - 1].logprob))) continue;
-        int at = n_top < wanted ? n_top++ : n_top - 1;
-        for (; at > 0 && logits[i] > top[at - 1].logprob; at--)
-            top[at] = top[at - 1];
-        top[at] = (struct dse_token_logprob){.token = i, .logprob = logits[i]};
-    }
-    const double normalizer = (double)maximum + log(sum);
-    for (int i = 0; i < n_top; i++)
-        top[i].logprob = (float)((double)top[i].logprob - normalizer);
+    struct dse_sample score;
+    dse_sampler_score(sequence->sampler, logits, token, &score);
     struct dse_event event = {.kind = DSE_EVENT_PROMPT_LOGPROB,
                               .token = token,
-                              .logprob = (float)((double)logits[token] - normalizer),
-                              .n_top = n_top,
-                              .top = top,
-                              .n_prompt = task->n_prompt};
-    (void)emit(engine, task, &event);
+                              .logprob = score.logprob,
+                              .n_top = score.n_top,
+                              .top = score.top,
+                              .n_prompt = sequence->task->n_prompt};
+    (void)emit(engine, sequence->task, &event);
 }
 
 static bool wants_prompt_logprob(const struct dse_task *task, int position)
@@ -238,7 +226,7 @@ static void deliver_row(struct dse_engine *engine, const struct dse_out_row *out
     int position = engine->forward.rows.positions[out->row];
     if (sequence->done || atomic_load_explicit(&task->cancelled, memory_order_relaxed)) return;
     if (wants_prompt_logprob(task, position)) {
-        emit_prompt_logprob(engine, task, logits, sequence->tokens[position + 1]);
+        emit_prompt_logprob(engine, sequence, logits, sequence->tokens[position + 1]);
         task->n_announced = position + 2;
     } else if (wants_sample(sequence, position)) {
         sample_row(engine, sequence, logits);
@@ -259,6 +247,16 @@ static void deliver_logits(struct dse_engine *engine)
     }
 }
 
+/* A bug of ours, but one that must not take the other requests with it, or keep the engine turning for nothing. */
+static void fail_broken_promise(struct dse_engine *engine, struct dse_task *task)
+{
+    struct dse_error error;
+    (void)dse_fail(&error, DSE_ERR_INTERNAL, "the KV blocks promised to request %llu are gone",
+                   (unsigned long long)task->id);
+    for (int c = 0; c < task->n_choices; c++)
+        if (!task->sequences[c].done) dse_engine_finish(engine, &task->sequences[c], DSE_FINISH_ERROR, &error);
+}
+
 /* The rows are in the KV cache now. Prompts that are complete part into their choices. */
 static void advance_spans(struct dse_engine *engine)
 {
@@ -275,12 +273,7 @@ static void advance_spans(struct dse_engine *engine)
                 .kind = DSE_EVENT_PROGRESS, .n_processed = sequence->kv.length, .n_prompt = task->n_prompt};
             (void)emit(engine, task, &event);
         }
-        if (sequence->kv.length < task->n_prompt || dse_scheduler_fork(s, task)) continue;
-        struct dse_error error;
-        (void)dse_fail(&error, DSE_ERR_INTERNAL, "the KV blocks promised to request %llu are gone",
-                       (unsigned long long)task->id);
-        for (int c = 0; c < task->n_choices; c++)
-            if (!task->sequences[c].done) dse_engine_finish(engine, &task->sequences[c], DSE_FINISH_ERROR, &error);
+        if (sequence->kv.length >= task->n_prompt && !dse_scheduler_fork(s, task)) fail_broken_promise(engine, task);
     }
 }
 
@@ -308,24 +301,28 @@ static void adapt_chunk(struct dse_engine *engine, uint64_t elapsed_ns)
     if (engine->prefill_tokens > engine->sizes.chunk_tokens) engine->prefill_tokens = engine->sizes.chunk_tokens;
 }
 
-bool dse_engine_step(struct dse_engine *engine)
+static void compute(struct dse_engine *engine)
 {
     uint64_t begin = dse_clock_ns();
-    guard(engine, true);
-    dse_scheduler_form(&engine->scheduler, &engine->forward, engine->prefill_tokens);
-    if (engine->scheduler.n_spans == 0) {
-        guard(engine, false);
-        return false;
-    }
     dse_forward_run(&engine->forward, &engine->scheduler.pool.layout);
     advance_spans(engine);
     deliver_logits(engine);
     finish_prefill_only(engine);
-    guard(engine, false);
 
     uint64_t elapsed = dse_clock_ns() - begin;
     dse_counter_add(DSE_COUNTER_STEPS, 1);
     dse_counter_add(DSE_COUNTER_STEP_NS, elapsed);
     adapt_chunk(engine, elapsed);
-    return true;
+}
+
+bool dse_engine_step(struct dse_engine *engine)
+{
+    struct dse_scheduler *s = &engine->scheduler;
+    guard(engine, true);
+    dse_scheduler_form(s, &engine->forward, engine->prefill_tokens);
+    if (s->n_spans > 0) compute(engine);
+    /* Only now: other choices of the same request may have had rows in the step. */
+    if (s->stuck != NULL) fail_broken_promise(engine, s->stuck);
+    guard(engine, false);
+    return s->n_spans > 0 || s->stuck != NULL;
 }

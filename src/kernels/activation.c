@@ -1,4 +1,6 @@
 /* Activations in the s8 form: their memory and the call of the quantizer. Used by the device before a matmul. */
+#include <pthread.h>
+
 #include "base/checked.h"
 #include "kernels/dispatch.h"
 #include "kernels/matrix.h"
@@ -46,9 +48,18 @@ void dse_activation_place(struct dse_activation *act, void *memory, size_t n_row
     act->half_sums = (int16_t *)(base + offset[3]);
 }
 
+static dse_quantize_fn *chosen;
+static pthread_once_t chosen_once = PTHREAD_ONCE_INIT;
+
+static void choose(void)
+{
+    chosen = (dse_quantize_fn *)dse_kernel_pick("quantize", "s8")->function;
+}
+
 void dse_activation_quantize(struct dse_activation *act, size_t cols, size_t begin, size_t end)
 {
-    dse_quantize_fn *quantize = (dse_quantize_fn *)dse_kernel_pick("quantize", "s8")->function;
+    pthread_once(&chosen_once, choose);
+    dse_quantize_fn *quantize = chosen;
     size_t blocks = cols / DSE_ACT_BLOCK;
     for (size_t m = begin; m < end; m++)
         quantize(act->x + m * act->stride, cols, act->values + m * cols, act->scales + m * blocks,

@@ -304,6 +304,61 @@ static void read_stops(struct reader *r, struct dse_config *config)
     }
 }
 
+/* Keys by which other runtimes compute something else, with the values that ask for nothing. */
+static void refuse_changed_results(struct reader *r, const struct dse_config *config)
+{
+    static const struct {
+        const char *name;
+        double neutral[2];
+    } keys[] = {{"logit_scale", {0, 1}},
+                {"residual_scale", {0, 1}},
+                {"embedding_scale", {0, 1}},
+                {"attention.scale", {0, 0}},
+                {"attention.output_scale", {0, 1}},
+                {"attention.value_scale", {0, 1}},
+                {"attention.temperature_length", {0, 0}},
+                {"attention.temperature_scale", {0, 0}},
+                {"attention.clamp_kqv", {0, 0}},
+                {"attention.max_alibi_bias", {0, 0}},
+                {"attn_logit_softcapping", {0, 0}},
+                {"final_logit_softcapping", {0, 0}},
+                {"router_logit_softcapping", {0, 0}},
+                {"rope.scaling.attn_factor", {0, 1}}};
+    char key[96];
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        double value = read_number(r, keys[i].name, 0);
+        if (r->status != DSE_OK) return;
+        if (value != keys[i].neutral[0] && value != keys[i].neutral[1]) {
+            r->status = dse_fail_at(r->err, DSE_ERR_UNSUPPORTED, dse_gguf_path(r->gguf), -1,
+                                    "%s: %s is %g, which this version does not compute", dse_gguf_path(r->gguf),
+                                    key_of(r, keys[i].name, key), value);
+            return;
+        }
+    }
+    int window = read_int(r, "attention.sliding_window", 0, DSE_MAX_CONTEXT, 0);
+    if (r->status == DSE_OK && window > 0 && window < config->context_length)
+        r->status = dse_fail_at(r->err, DSE_ERR_UNSUPPORTED, dse_gguf_path(r->gguf), -1,
+                                "%s: %s is %d, less than the context of %lld: sliding windows are not supported",
+                                dse_gguf_path(r->gguf), key_of(r, "attention.sliding_window", key), window,
+                                (long long)config->context_length);
+    if (r->status != DSE_OK) return;
+    static const struct {
+        const char *name;
+        bool neutral;
+    } flags[] = {{"attention.causal", true}, {"use_parallel_residual", false}};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        bool value = flags[i].neutral;
+        r->status = dse_gguf_get_bool(r->gguf, key_of(r, flags[i].name, key), &value, r->err);
+        if (r->status != DSE_OK) return;
+        if (value != flags[i].neutral) {
+            r->status = dse_fail_at(r->err, DSE_ERR_UNSUPPORTED, dse_gguf_path(r->gguf), -1,
+                                    "%s: %s is %s, which this version does not compute", dse_gguf_path(r->gguf), key,
+                                    value ? "true" : "false");
+            return;
+        }
+    }
+}
+
 static void refuse_variants(struct reader *r, const struct dse_config *config)
 {
     char key[96];
@@ -394,6 +449,7 @@ enum dse_status dse_config_from_gguf(const struct dse_gguf *gguf, struct dse_con
                                            .index_dim = "attention.indexer.key_length"};
     if ((status = dse_config_check(config, &names, err)) != DSE_OK) return status;
     refuse_variants(&r, config);
+    refuse_changed_results(&r, config);
     if (r.status != DSE_OK) return r.status;
     if (config->arch == DSE_ARCH_LLAMA && config->rope.theta == 100000 && config->context_length == 16384 &&
         config->rope.scaling == DSE_ROPE_NONE)

@@ -91,6 +91,19 @@ static enum dse_status check_split_keys(const struct dse_gguf_shard *shard, size
     return DSE_OK;
 }
 
+/* The metadata of the first shard counts. A later one rarely repeats the architecture; if it does, it must be the same. */
+static enum dse_status check_architecture(const struct dse_gguf_shard *first, const struct dse_gguf_shard *shard,
+                                          struct dse_error *err)
+{
+    static const char key[] = "general.architecture";
+    const struct dse_gguf_value *a = dse_gguf_shard_value(first, key), *b = dse_gguf_shard_value(shard, key);
+    if (b == NULL ||
+        (a != NULL && a->type == b->type && a->bytes == b->bytes && memcmp(a->data, b->data, a->bytes) == 0))
+        return DSE_OK;
+    return dse_fail_at(err, DSE_ERR_CORRUPT, shard->path, b->data - shard->map.data,
+                       "%s: %s is not that of the first shard: the shards are of different models", shard->path, key);
+}
+
 /* gguf->shards[0] holds the file that was given. Replaces it by all shards in order. */
 static enum dse_status open_other_shards(struct dse_gguf *gguf, int64_t count, struct dse_error *err)
 {
@@ -188,6 +201,8 @@ enum dse_status dse_gguf_open(const char *path, struct dse_gguf **out, struct ds
     gguf->n_shards = 1;
     if ((status = split_number(&gguf->shards[0], "split.count", DSE_GGUF_MAX_SHARDS, &count, err)) != DSE_OK) goto fail;
     if (count > 1 && (status = open_other_shards(gguf, count, err)) != DSE_OK) goto fail;
+    for (size_t i = 1; i < gguf->n_shards; i++)
+        if ((status = check_architecture(&gguf->shards[0], &gguf->shards[i], err)) != DSE_OK) goto fail;
     if ((status = index_tensors(gguf, err)) != DSE_OK) goto fail;
     status = split_number(&gguf->shards[0], "split.tensors.count", DSE_GGUF_MAX_TENSORS, &total, err);
     if (status != DSE_OK) goto fail;
@@ -259,4 +274,12 @@ bool dse_gguf_intact(const struct dse_gguf *gguf)
         if (!dse_map_intact(&gguf->shards[i].map)) return false;
     }
     return true;
+}
+
+bool dse_gguf_maps(const struct dse_gguf *gguf, const char *path)
+{
+    for (size_t i = 0; i < gguf->n_shards; i++) {
+        if (dse_map_is_of(&gguf->shards[i].map, path)) return true;
+    }
+    return false;
 }

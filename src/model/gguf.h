@@ -74,5 +74,6 @@ bool dse_gguf_array_i64(const struct dse_gguf_value *array, size_t index, int64_
 const char *dse_gguf_path(const struct dse_gguf *gguf);
 /* False if a shard has become shorter than when it was opened. */
 bool dse_gguf_intact(const struct dse_gguf *gguf);
+bool dse_gguf_maps(const struct dse_gguf *gguf, const char *path); /* path names one of its shards */
 
 #endif

@@ -15,7 +15,7 @@ static inline enum dse_status dse_model_json_status(enum dse_status status, stru
 DSE_MUST_CHECK static inline enum dse_status dse_model_json_parse(const char *text, size_t bytes, const char *what,
                                                                   json_t **out, struct dse_error *err)
 {
-    return dse_model_json_status(dse_json_parse(text, bytes, what, out, err), err);
+    return dse_model_json_status(dse_json_parse_limited(text, bytes, DSE_JSON_MAX_FILE_VALUES, what, out, err), err);
 }
 
 DSE_MUST_CHECK static inline enum dse_status dse_model_json_read(const char *path, size_t max_bytes, json_t **out,

@@ -413,3 +413,11 @@ bool dse_safetensors_intact(const struct dse_safetensors *file)
     }
     return true;
 }
+
+bool dse_safetensors_maps(const struct dse_safetensors *file, const char *path)
+{
+    for (size_t i = 0; i < file->n_shards; i++) {
+        if (dse_map_is_of(&file->shards[i].map, path)) return true;
+    }
+    return false;
+}

@@ -22,6 +22,7 @@ const struct dse_tensor *dse_safetensors_tensor(const struct dse_safetensors *fi
  * compute with it. */
 const char *dse_safetensors_dtype(const struct dse_safetensors *file, const struct dse_tensor *tensor);
 bool dse_safetensors_intact(const struct dse_safetensors *file);
+bool dse_safetensors_maps(const struct dse_safetensors *file, const char *path); /* path names one of its shards */
 
 /* Writes tensors (f32, i32, i64, …) as one file, atomically. Used by `eval --output`. */
 DSE_MUST_CHECK enum dse_status dse_safetensors_write(const char *path, const struct dse_tensor *tensors, size_t count,

@@ -37,6 +37,7 @@ static enum dse_status take_divisors(struct dse_model_file *file, struct dse_err
                                (double)divisor, i);
     }
     file->rope_divisors = tensor;
+    dse_weights_mark(file, tensor);
     return DSE_OK;
 }
 
@@ -51,8 +52,9 @@ static enum dse_status take_ends(struct dse_model_file *file, struct dse_error *
         status = dse_weights_take(file, gguf ? "output_norm.weight" : "model.norm.weight", 1, embd, &file->output_norm,
                                   err);
     if (status != DSE_OK) return status;
-    /* A tied model may carry a copy of the head, which Hugging Face ignores too. */
-    if (dse_weights_find(file, head) == NULL) file->config.tied_embeddings = true;
+    /* A tied model may carry a copy of the head, which Hugging Face ignores too. In GGUF a missing head says that it is
+     * tied; a folder says so in its configuration, and a head that is missing there was lost. */
+    if (gguf && dse_weights_find(file, head) == NULL) file->config.tied_embeddings = true;
     if (file->config.tied_embeddings)
         file->output = file->token_embd;
     else if ((status = dse_weights_take(file, head, 2, table, &file->output, err)) != DSE_OK)
@@ -91,19 +93,14 @@ static enum dse_status take_tensors(struct dse_model_file *file, struct dse_erro
     file->weight_bytes = bytes;
     file->n_parameters = parameters;
     file->n_active_parameters = active;
-    char name[96];
-    snprintf(name, sizeof name, "blk.%d.attn_norm.weight", n);
     /* A folder may hold more than its config asks for; a GGUF is written for its own metadata. */
-    if (file->gguf != NULL && dse_weights_find(file, name) != NULL)
-        return dse_fail_at(err, DSE_ERR_CORRUPT, file->path, -1,
-                           "%s: tensor '%s' belongs to a layer beyond the %d that the configuration names", file->path,
-                           name, n);
-    return DSE_OK;
+    return file->gguf != NULL ? dse_weights_refuse_unknown(file, err) : DSE_OK;
 }
 
 static enum dse_status open_gguf(struct dse_model_file *file, struct dse_error *err)
 {
     enum dse_status status = dse_gguf_open(file->path, &file->gguf, err);
+    if (status == DSE_OK) status = dse_weights_mark_none(file, err);
     if (status == DSE_OK) status = dse_config_from_gguf(file->gguf, &file->config, err);
     if (status == DSE_OK) status = dse_model_text_from_gguf(file, err);
     if (status == DSE_OK) status = take_tensors(file, err);
@@ -164,12 +161,12 @@ enum dse_status dse_model_file_open(const char *path, struct dse_model_file **ou
         static const char other[] = ".safetensors";
         size_t tail = sizeof other - 1;
         if (dse_file_is_directory(file->path))
-            status = open_folder(file, err);
+            status = dse_model_file_status(open_folder(file, err), err);
         else if (length > tail && strcmp(file->path + length - tail, other) == 0 && dse_file_exists(file->path))
             status = dse_fail_at(err, DSE_ERR_INVALID, file->path, -1,
                                  "%s: give the folder with config.json and this file, not the file itself", file->path);
         else
-            status = open_gguf(file, err);
+            status = dse_model_file_status(open_gguf(file, err), err);
     }
     if (status != DSE_OK) {
         dse_model_file_close(file);
@@ -189,6 +186,7 @@ void dse_model_file_close(struct dse_model_file *file)
     for (int i = 0; file->layers != NULL && i < file->config.n_layers + file->config.n_mtp_layers; i++)
         dse_free(file->layers[i].experts);
     dse_free(file->layers);
+    dse_free(file->is_taken);
     dse_free(file->chat_template);
     dse_free(file->path);
     dse_free(file);

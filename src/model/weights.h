@@ -76,6 +76,7 @@ struct dse_model_file {
     const struct dse_tensor *output;        /* [V, D]; token_embd when tied */
     const struct dse_tensor *rope_divisors; /* GGUF rope_freqs.weight [r/2], or NULL */
     struct dse_layer_tensors *layers;       /* [L + n_mtp_layers] */
+    bool *is_taken;                         /* GGUF: of each tensor, whether a field above holds it */
     char *chat_template;                    /* owned, NUL-terminated, NULL if the model has none */
     size_t weight_bytes;                    /* of all tensors used */
     size_t mtp_bytes;                       /* of the prediction layers, which no other sum contains */
@@ -93,5 +94,7 @@ void dse_model_file_close(struct dse_model_file *file);
 /* Name of the type that most weights of the layers have: "q4_k". */
 const char *dse_model_file_quantization(const struct dse_model_file *file);
 bool dse_model_file_intact(const struct dse_model_file *file);
+/* True if path names a file that this model is read from, or one in the folder it is read from. */
+bool dse_model_file_uses(const struct dse_model_file *file, const char *path);
 
 #endif

@@ -1,5 +1,5 @@
 /* What the parts of opening a model share: weights.c (the file), weights_layers.c and weights_experts.c (tensors of a
- * layer), weights_fp8.c (scales) and weights_text.c (tokenizer files, templates). */
+ * layer), weights_fp8.c (scales), weights_unknown.c and weights_text.c (tokenizer files, templates). */
 #ifndef DSE_MODEL_WEIGHTS_INTERNAL_H
 #define DSE_MODEL_WEIGHTS_INTERNAL_H
 
@@ -21,6 +21,14 @@ void dse_weights_layer_name(const struct dse_model_file *file, int layer, const 
 bool dse_weights_has_mtp(const struct dse_model_file *file);
 /* Folders: gives every FP8 matrix its block_scales. */
 DSE_MUST_CHECK enum dse_status dse_weights_attach_scales(struct dse_model_file *file, struct dse_error *err);
+
+/* GGUF: which tensors were taken, and the refusal of all others but those that cannot change a result. */
+DSE_MUST_CHECK enum dse_status dse_weights_mark_none(struct dse_model_file *file, struct dse_error *err);
+void dse_weights_mark(struct dse_model_file *file, const struct dse_tensor *tensor);
+DSE_MUST_CHECK enum dse_status dse_weights_refuse_unknown(const struct dse_model_file *file, struct dse_error *err);
+/* The status of a model that cannot be opened: a device or a file without permission in its place is as little a model
+ * as one with bad content. */
+enum dse_status dse_model_file_status(enum dse_status status, struct dse_error *err);
 
 /* Types, counts and ids of the tokenizer.* keys that text work relies on. */
 DSE_MUST_CHECK enum dse_status dse_gguf_check_tokenizer(const struct dse_gguf *gguf, struct dse_error *err);

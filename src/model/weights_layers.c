@@ -123,10 +123,8 @@ static const struct layer_row layer_rows[] = {
 };
 #define N_LAYER_ROWS (sizeof layer_rows / sizeof *layer_rows)
 
-/* Tensors of a layer that would change the result if they were there and ignored. */
-static const char *const refused_gguf[] = {"attn_output.bias",   "ffn_gate.bias",    "ffn_up.bias",
-                                           "ffn_down.bias",      "attn_qkv.weight",  "attn_q_a.bias",
-                                           "attn_kv_a_mqa.bias", "attn_sinks.weight"};
+/* Tensors of a layer that would change the result if they were there and ignored. In GGUF that is every tensor which no
+ * row names (weights_unknown.c). */
 static const char *const refused_hugging_face[] = {"self_attn.o_proj.bias",   "mlp.gate_proj.bias",
                                                    "mlp.up_proj.bias",        "mlp.down_proj.bias",
                                                    "self_attn.q_a_proj.bias", "self_attn.kv_a_proj_with_mqa.bias"};
@@ -278,6 +276,7 @@ enum dse_status dse_weights_take(struct dse_model_file *file, const char *name, 
                            file->path, name);
     file->n_parameters += (int64_t)elements;
     file->n_active_parameters += (int64_t)elements;
+    dse_weights_mark(file, tensor);
     *out = tensor;
     return DSE_OK;
 }
@@ -314,9 +313,10 @@ enum dse_status dse_weights_take_layer(struct dse_model_file *file, int layer, s
     for (size_t i = 0; i < N_LAYER_ROWS; i++) {
         const struct layer_row *row = &layer_rows[i];
         if (!is_needed(file, layer, row->need)) {
-            const struct dse_tensor *extra = row->exclusive ? find_in_layer(file, layer, row->gguf, row->hugging_face)
-                                                            : NULL;
-            if (extra != NULL) return refuse_tensor(file, extra, err);
+            const bool look = row->exclusive || row->need == JOINED_KV_B;
+            const struct dse_tensor *extra = look ? find_in_layer(file, layer, row->gguf, row->hugging_face) : NULL;
+            if (extra != NULL && row->exclusive) return refuse_tensor(file, extra, err);
+            if (extra != NULL) dse_weights_mark(file, extra); /* the same weights in the form that is not read */
             continue;
         }
         size_t shape[3];
@@ -327,12 +327,9 @@ enum dse_status dse_weights_take_layer(struct dse_model_file *file, int layer, s
         const struct dse_tensor **field = (const struct dse_tensor **)(void *)((char *)tensors + row->field);
         if ((status = dse_weights_take(file, name, n_dims, shape, field, err)) != DSE_OK) return status;
     }
-    bool gguf = file->gguf != NULL;
-    size_t n = gguf ? sizeof refused_gguf / sizeof *refused_gguf
-                    : sizeof refused_hugging_face / sizeof *refused_hugging_face;
+    size_t n = file->gguf == NULL ? sizeof refused_hugging_face / sizeof *refused_hugging_face : 0;
     for (size_t i = 0; i < n; i++) {
-        const struct dse_tensor *extra = find_in_layer(file, layer, gguf ? refused_gguf[i] : "",
-                                                       gguf ? "" : refused_hugging_face[i]);
+        const struct dse_tensor *extra = find_in_layer(file, layer, "", refused_hugging_face[i]);
         if (extra != NULL) return refuse_tensor(file, extra, err);
     }
     if (tensors->router_bias != NULL) status = check_router_bias(file, tensors->router_bias, err);

@@ -22,7 +22,8 @@ enum dse_status dse_model_resolve_path(const char *path, char **out, struct dse_
     *out = NULL;
     const char *slash = strrchr(path, '/');
     if (dse_file_is_directory(path)) {
-        if (realpath(path, resolved) == NULL) return dse_fail_errno(err, errno, path, "resolve");
+        if (realpath(path, resolved) == NULL)
+            return dse_model_file_status(dse_fail_errno(err, errno, path, "resolve"), err);
         *out = dse_strdup(DSE_MEM_MODEL, resolved);
     } else if (slash == NULL) {
         *out = realpath(".", resolved) != NULL ? dse_path_join(resolved, path) : dse_strdup(DSE_MEM_MODEL, path);
@@ -32,7 +33,7 @@ enum dse_status dse_model_resolve_path(const char *path, char **out, struct dse_
         bool found = realpath(folder, resolved) != NULL;
         int error_number = errno;
         dse_free(folder);
-        if (!found) return dse_fail_errno(err, error_number, path, "resolve");
+        if (!found) return dse_model_file_status(dse_fail_errno(err, error_number, path, "resolve"), err);
         *out = dse_path_join(resolved, slash + 1);
     }
     return *out != NULL ? DSE_OK : dse_fail_memory(err, strlen(path) + 1, "path");
@@ -208,7 +209,7 @@ enum dse_status dse_model_file_open_text(const char *path, struct dse_model_file
     if (status == DSE_OK) note_architecture(file);
     if (status != DSE_OK) {
         dse_model_file_close(file);
-        return status;
+        return dse_model_file_status(status, err);
     }
     *out = file;
     return DSE_OK;

@@ -32,22 +32,20 @@ static enum dse_status wrong(struct dse_error *err, const char *path, const char
 
 static enum dse_status check_part(const json_t *part, const char *path, struct dse_error *err)
 {
+    static const char *const types[] = {"text", "refusal", NULL}; /* also the names of the fields with the text */
+    static const char *const media[] = {"image_url", "input_audio", "video_url", "file"};
     char at[PATH_BYTES];
+    int index;
     if (!json_is_object(part)) return wrong(err, path, "an object", part);
     const json_t *type = json_object_get(part, "type");
     path_set(at, "%s.type", path);
-    if (!json_is_string(type)) return wrong(err, at, "a string", type);
-    const char *name = json_string_value(type);
-    const char *field = strcmp(name, "refusal") == 0 ? "refusal" : "text";
-    if (strcmp(name, "text") != 0 && strcmp(name, "refusal") != 0) {
-        if (strcmp(name, "image_url") == 0 || strcmp(name, "input_audio") == 0 || strcmp(name, "file") == 0 ||
-            strcmp(name, "video_url") == 0)
+    for (size_t i = 0; json_is_string(type) && i < sizeof media / sizeof *media; i++)
+        if (strcmp(json_string_value(type), media[i]) == 0)
             return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s is of type %s; this model takes text only", path,
-                               name);
-        return dse_fail_at(err, DSE_ERR_INVALID, at, -1, "%s must be text, not \"%.40s\"", at, name);
-    }
-    const json_t *text = json_object_get(part, field);
-    path_set(at, "%s.%s", path, field);
+                               media[i]);
+    TRY(dse_param_word_value(type, at, types, &index, err));
+    const json_t *text = json_object_get(part, types[index]);
+    path_set(at, "%s.%s", path, types[index]);
     return json_is_string(text) ? DSE_OK : wrong(err, at, "a string", text);
 }
 
@@ -94,21 +92,15 @@ static enum dse_status check_tool_calls(const json_t *message, const char *path,
 
 static enum dse_status check_message(const json_t *message, size_t index, struct dse_error *err)
 {
-    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function", NULL};
     static const char *const texts[] = {"name", "tool_call_id", "reasoning_content", "reasoning", "refusal"};
     char path[PATH_BYTES], at[PATH_BYTES];
     path_set(path, "messages[%zu]", index);
     if (!json_is_object(message)) return wrong(err, path, "an object", message);
-    const json_t *role = json_object_get(message, "role");
+    int role;
     path_set(at, "%s.role", path);
-    if (!json_is_string(role)) return wrong(err, at, "a string", role);
-    const char *name = json_string_value(role);
-    bool known = false;
-    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
-        known |= strcmp(name, roles[i]) == 0;
-    if (!known)
-        return dse_fail_at(err, DSE_ERR_INVALID, at, -1,
-                           "%s must be system, developer, user, assistant, tool or function, not \"%.40s\"", at, name);
+    TRY(dse_param_word_value(json_object_get(message, "role"), at, roles, &role, err));
+    const char *name = roles[role];
     bool assistant = strcmp(name, "assistant") == 0;
     bool from_tool = strcmp(name, "tool") == 0 || strcmp(name, "function") == 0;
     TRY(check_content(message, path, assistant || from_tool, err));
@@ -136,7 +128,9 @@ static enum dse_status parse_messages(const json_t *root, struct dse_chat_reques
     request->add_generation_prompt = true;
     TRY(dse_param_bool(root, "add_generation_prompt", &request->add_generation_prompt, &add_given, err));
     TRY(dse_param_bool(root, "continue_final_message", &request->continue_final_message, NULL, err));
-    TRY(dse_param_bool(last, "prefix", &prefix, NULL, err));
+    char at[PATH_BYTES];
+    path_set(at, "messages[%zu].prefix", n - 1);
+    TRY(dse_param_bool(last, at, &prefix, NULL, err));
     if (request->continue_final_message && add_given && request->add_generation_prompt)
         return dse_fail_at(err, DSE_ERR_INVALID, "continue_final_message", -1,
                            "continue_final_message and add_generation_prompt cannot both be true");
@@ -171,47 +165,34 @@ static enum dse_status parse_tools(const json_t *root, struct dse_chat_request *
         if (json_array_size(tools) > 0) request->tools = tools;
     }
     if (!choice) return DSE_OK;
-    if (json_is_string(choice)) {
-        const char *name = json_string_value(choice);
-        if (strcmp(name, "none") == 0) request->tools = NULL;
-        if (strcmp(name, "none") == 0 || strcmp(name, "auto") == 0) return DSE_OK;
+    static const char *const choices[] = {"none", "auto", NULL};
+    int index;
+    if (json_is_object(choice) || (json_is_string(choice) && strcmp(json_string_value(choice), "required") == 0))
         return dse_fail_at(err, DSE_ERR_INVALID, "tool_choice", -1,
-                           strcmp(name, "required") == 0 ? "tool_choice required is not supported yet; use auto or none"
-                                                         : "tool_choice must be none, auto, required or an object");
-    }
-    if (!json_is_object(choice)) return wrong(err, "tool_choice", "a string or an object", choice);
-    return dse_fail_at(err, DSE_ERR_INVALID, "tool_choice", -1,
-                       "tool_choice with a named tool is not supported yet; use auto or none");
+                           "tool_choice %s is not supported yet; use auto or none",
+                           json_is_object(choice) ? "with a named tool" : "required");
+    TRY(dse_param_word_value(choice, "tool_choice", choices, &index, err));
+    if (index == 0) request->tools = NULL;
+    return DSE_OK;
 }
 
 /* reasoning_effort, thinking and chat_template_kwargs.enable_thinking are three names for one switch. */
 static enum dse_status parse_thinking(const json_t *root, struct dse_chat_request *request, struct dse_error *err)
 {
-    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra"};
-    int on = -1;
-    const char *effort = NULL, *kind = NULL;
+    static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra", NULL};
+    static const char *const kinds[] = {"disabled", "enabled", "adaptive", NULL};
+    int on = -1, effort = -1, kind = -1;
     const json_t *kwargs = dse_param_get(root, "chat_template_kwargs");
     const json_t *thinking = dse_param_get(root, "thinking");
 
     if (request->params.model && strcmp(request->params.model, "deepseek-chat") == 0) on = 0;
     if (request->params.model && strcmp(request->params.model, "deepseek-reasoner") == 0) on = 1;
-    TRY(dse_param_string(root, "reasoning_effort", &effort, NULL, err));
-    if (effort) {
-        bool known = false;
-        for (size_t i = 0; i < sizeof efforts / sizeof *efforts; i++)
-            known |= strcmp(effort, efforts[i]) == 0;
-        if (!known)
-            return dse_fail_at(err, DSE_ERR_INVALID, "reasoning_effort", -1,
-                               "reasoning_effort must be none, minimal, low, medium, high, xhigh or max, not \"%.40s\"",
-                               effort);
-        on = strcmp(effort, "none") != 0;
-    }
+    TRY(dse_param_word(root, "reasoning_effort", efforts, &effort, err));
+    if (effort >= 0) on = effort > 0;
     if (thinking) {
         if (!json_is_object(thinking)) return wrong(err, "thinking", "an object", thinking);
-        TRY(dse_param_string(thinking, "type", &kind, NULL, err));
-        if (!kind || (strcmp(kind, "enabled") != 0 && strcmp(kind, "disabled") != 0 && strcmp(kind, "adaptive") != 0))
-            return dse_fail_at(err, DSE_ERR_INVALID, "thinking.type", -1, "thinking.type must be enabled or disabled");
-        if (strcmp(kind, "adaptive") != 0) on = strcmp(kind, "enabled") == 0;
+        TRY(dse_param_word_value(json_object_get(thinking, "type"), "thinking.type", kinds, &kind, err));
+        if (kind < 2) on = kind; /* adaptive leaves it to the others */
     }
     if (kwargs && !json_is_object(kwargs)) return wrong(err, "chat_template_kwargs", "an object", kwargs);
 
@@ -225,8 +206,8 @@ static enum dse_status parse_thinking(const json_t *root, struct dse_chat_reques
         if (!json_object_get(request->variables, "thinking")) /* DeepSeek's templates call it so */
             failed |= json_object_set_new(request->variables, "thinking", json_boolean(on));
     }
-    if (effort && !json_object_get(request->variables, "reasoning_effort"))
-        failed |= json_object_set_new(request->variables, "reasoning_effort", json_string(effort));
+    if (effort >= 0 && !json_object_get(request->variables, "reasoning_effort"))
+        failed |= json_object_set_new(request->variables, "reasoning_effort", json_string(efforts[effort]));
     if (failed) return dse_fail_memory(err, 64, "chat_template_kwargs");
     request->asks_thinking = on == 1;
     return DSE_OK;

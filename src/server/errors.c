@@ -13,10 +13,12 @@
 #define MAX_ANSWER_BYTES  (1u << 30)
 #define MAX_RETRY_AFTER_S 119 /* SDKs give up on 120 and more */
 
-static const struct {
+/* What a status means, unless the place of the failure knows better. 500 stands for all that are not here. */
+static const struct kind {
     int http;
     const char *type, *code;
 } kinds[] = {
+    {500, "server_error", NULL},
     {400, "invalid_request_error", NULL},
     {401, "authentication_error", "invalid_api_key"},
     {403, "permission_error", NULL},
@@ -26,21 +28,25 @@ static const struct {
     {415, "invalid_request_error", "unsupported_media_type"},
     {429, "rate_limit_exceeded", "rate_limit_exceeded"},
     {431, "invalid_request_error", "headers_too_large"},
-    {499, "invalid_request_error", "cancelled"},
-    {500, "server_error", NULL},
     {501, "not_supported_error", NULL},
     {503, "server_error", "unavailable"},
 };
 
+static const struct kind *kind_of(int http)
+{
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kinds[i].http == http) return &kinds[i];
+    return &kinds[0];
+}
+
 struct dse_api_error dse_api_error_from(const struct dse_error *err)
 {
-    struct dse_api_error error = {.http = dse_status_http(err->status), .message = err->message};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        if (kinds[i].http != error.http) continue;
-        error.type = kinds[i].type;
-        error.code = kinds[i].code;
-    }
-    if (!error.type) error.type = "server_error";
+    /* Nobody reads the answer to a request of a client that has left: whoever reads this did not cancel. */
+    if (err->status == DSE_ERR_CANCELLED)
+        return (struct dse_api_error){
+            .http = 503, .type = kind_of(503)->type, .code = "draining", .message = "the server is shutting down"};
+    const struct kind *kind = kind_of(dse_status_http(err->status));
+    struct dse_api_error error = {.http = kind->http, .type = kind->type, .code = kind->code, .message = err->message};
     if (error.http == 400 && err->file[0]) error.param = err->file;
     return error;
 }
@@ -107,10 +113,12 @@ void dse_answer_buffer(struct dse_server *server, struct dse_http_exchange *x, i
     size_t bytes = buffer->length;
     char *body = dse_buffer_take(buffer);
     dse_buffer_deinit(buffer);
-    if (body)
+    if (body) {
         dse_http_respond(x, http, content_type, body, bytes);
-    else
-        dse_http_respond(x, 503, NULL, NULL, 0); /* no memory even for an error text */
+    } else { /* no memory even for an error text */
+        add_error_headers(server, x, 503);
+        dse_http_respond(x, 503, NULL, NULL, 0);
+    }
 }
 
 void dse_answer_error(struct dse_server *server, struct dse_http_exchange *x, const struct dse_api_error *error)
@@ -131,12 +139,9 @@ void dse_answer_failure(struct dse_server *server, struct dse_http_exchange *x, 
 void dse_answer_problem(struct dse_server *server, struct dse_http_exchange *x, int http, const char *type,
                         const char *code, const char *message)
 {
-    struct dse_api_error error = {.http = http, .type = type, .code = code, .message = message};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        if (kinds[i].http != http) continue;
-        if (!error.type) error.type = kinds[i].type;
-        if (!error.code) error.code = kinds[i].code;
-    }
+    const struct kind *kind = kind_of(http);
+    struct dse_api_error error = {
+        .http = http, .type = type ? type : kind->type, .code = code ? code : kind->code, .message = message};
     dse_answer_error(server, x, &error);
 }
 
@@ -172,11 +177,12 @@ json_t *dse_request_object(struct dse_server *server, struct dse_http_exchange *
     dse_http_drop_body(x);
     if (status == DSE_OK) return root;
     struct dse_api_error error = dse_api_error_from(&err);
-    if (status != DSE_ERR_NO_MEMORY) error.http = 400, error.type = "invalid_request_error", error.code = NULL;
+    if (status != DSE_ERR_NO_MEMORY) error.http = 400, error.type = kind_of(400)->type, error.code = kind_of(400)->code;
     error.param = NULL;
     if (error.http == 400 && type && !strcasestr(type, "json")) {
         error.http = 415;
-        error.code = "unsupported_media_type";
+        error.type = kind_of(415)->type;
+        error.code = kind_of(415)->code;
         error.message = "expected Content-Type: application/json and a JSON object as body";
     }
     dse_answer_error(server, x, &error);

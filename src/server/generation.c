@@ -90,22 +90,48 @@ static void server_count(struct dse_server *server, int change)
 
 /* ---- answer --------------------------------------------------------------------------------------------------- */
 
-static void fail(struct dse_generation *g, const struct dse_error *err)
+/* p: the prompt that the engine refused, NULL for a failure of the generation as a whole. */
+static void fail(struct dse_generation *g, const struct dse_gen_prompt *p, const struct dse_error *err)
 {
-    if (!atomic_exchange(&g->failed, true)) g->failure = *err;
+    if (atomic_exchange(&g->failed, true)) return;
+    g->failure = *err;
+    g->refused = p;
+}
+
+#define REFUSAL_BYTES 512
+
+/* The failure as clients of this dialect know it; message is room for its text. */
+static struct dse_api_error describe_failure(const struct dse_generation *g, char message[REFUSAL_BYTES])
+{
+    const struct dse_gen_prompt *p = g->refused;
+    const struct dse_error *err = &g->failure;
+    struct dse_api_error error = dse_api_error_from(err);
+    if (p && err->status == DSE_ERR_TOO_LONG) {
+        long long context = g->served->context_length, prompt = (long long)p->tokens.count;
+        long long output = g->params.max_tokens < 0 ? 1 : g->params.max_tokens;
+        snprintf(message, REFUSAL_BYTES, g->dialect->too_long, context, prompt + output, prompt, output);
+        error.message = message;
+        error.code = "context_length_exceeded";
+        error.param = g->dialect->put_first ? "messages" : "prompt";
+        error.has_lengths = true;
+        error.n_ctx = context;
+        error.n_prompt_tokens = prompt;
+    } else if (p && err->status == DSE_ERR_NO_MEMORY && err->file[0]) { /* could never fit the pool */
+        error.http = 400;
+        error.type = "invalid_request_error";
+        error.code = "request_too_large";
+        error.param = err->file;
+    }
+    return error;
 }
 
 static void complete(struct dse_generation *g)
 {
     struct dse_http_exchange *x = g->exchange;
     if (atomic_load(&g->failed)) {
-        struct dse_api_error error = dse_api_error_from(&g->failure);
-        if (error.http == 499) { /* cancelled, but not by the client */
-            error.http = 503;
-            error.type = "server_error";
-            error.message = "the server is shutting down";
-        }
-        if (g->params.stream)
+        char message[REFUSAL_BYTES];
+        struct dse_api_error error = describe_failure(g, message);
+        if (g->params.stream && g->prompts[0].id) /* a stream has begun */
             dse_stream_error(g, &error);
         else
             dse_answer_error(g->server, x, &error);
@@ -212,12 +238,12 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
     c->finish = event->finish;
     c->timings = event->timings;
     if (event->finish == DSE_FINISH_ERROR && event->error) {
-        fail(g, event->error);
+        fail(g, NULL, event->error);
     } else if (event->finish == DSE_FINISH_ERROR || (event->finish == DSE_FINISH_CANCELLED && !g->gone)) {
         struct dse_error err;
         dse_fail(&err, event->finish == DSE_FINISH_ERROR ? DSE_ERR_INTERNAL : DSE_ERR_CANCELLED,
                  "generation ended early");
-        fail(g, &err);
+        fail(g, NULL, &err);
     } else if (event->finish != DSE_FINISH_CANCELLED) {
         start_choice(c);
         dse_output_finish(c->output);
@@ -239,8 +265,8 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
     pthread_mutex_unlock(&g->lock);
     if (resume && !dse_workers_post(g->server->workers, submit_more, g)) {
         struct dse_error err;
-        dse_fail(&err, DSE_ERR_UNAVAILABLE, "the server is shutting down");
-        fail(g, &err);
+        dse_fail(&err, DSE_ERR_CANCELLED, "the server is shutting down");
+        fail(g, NULL, &err);
         submit_more(g); /* submits nothing after a failure */
     }
     if (done) complete(g);
@@ -287,35 +313,10 @@ static enum dse_status submit_one(struct dse_generation *g, struct dse_gen_promp
     return dse_engine_submit(g->served->engine, &request, id, err);
 }
 
-/* A refusal of the very first prompt: an ordinary HTTP error, nothing has been sent yet. */
-static void answer_refusal(struct dse_generation *g, const struct dse_gen_prompt *p, const struct dse_error *err)
-{
-    struct dse_api_error error = dse_api_error_from(err);
-    char message[512];
-    if (err->status == DSE_ERR_TOO_LONG) {
-        long long context = g->served->context_length, prompt = (long long)p->tokens.count;
-        long long output = g->params.max_tokens < 0 ? 1 : g->params.max_tokens;
-        snprintf(message, sizeof message, g->dialect->too_long, context, prompt + output, prompt, output);
-        error.message = message;
-        error.code = "context_length_exceeded";
-        error.param = g->dialect->put_first ? "messages" : "prompt";
-        error.has_lengths = true;
-        error.n_ctx = context;
-        error.n_prompt_tokens = prompt;
-    } else if (err->status == DSE_ERR_NO_MEMORY && err->file[0]) { /* could never fit the pool */
-        error.http = 400;
-        error.type = "invalid_request_error";
-        error.code = "request_too_large";
-        error.param = err->file;
-    }
-    dse_answer_error(g->server, g->exchange, &error);
-}
-
 /* Submits prompts while the engine takes them. Called with g->submitting set. */
 static void submit_more(void *argument)
 {
     struct dse_generation *g = argument;
-    bool refused = false;
     for (;;) {
         pthread_mutex_lock(&g->lock);
         bool stop = g->gone || atomic_load(&g->failed) || g->n_submitted == g->n_prompts;
@@ -358,25 +359,13 @@ static void submit_more(void *argument)
             nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
             continue;
         }
-        if (p->index == 0) {
-            refused = true;
-            answer_refusal(g, p, &err);
-        }
-        fail(g, &err);
+        fail(g, p, &err);
     }
     pthread_mutex_lock(&g->lock);
     g->submitting = false;
     bool done = g->n_running == 0;
     pthread_mutex_unlock(&g->lock);
-    if (!done) return;
-    if (!refused) {
-        complete(g);
-        return;
-    }
-    struct dse_server *server = g->server;
-    dse_http_clear_owner(g->exchange);
-    generation_unref(g);
-    server_count(server, -1);
+    if (done) complete(g);
 }
 
 /* ---- start ---------------------------------------------------------------------------------------------------- */

@@ -72,10 +72,11 @@ struct dse_generation {
     uint64_t start_ns;
 
     atomic_int refs;
-    struct dse_choice *choices; /* [n_prompts * params.n] */
-    int n_choices, n_finished;  /* engine thread */
-    struct dse_buffer chunk;    /* engine thread: the event being formatted */
-    struct dse_error failure;   /* status DSE_OK: none */
+    struct dse_choice *choices;           /* [n_prompts * params.n] */
+    int n_choices, n_finished;            /* engine thread */
+    struct dse_buffer chunk;              /* engine thread: the event being formatted */
+    struct dse_error failure;             /* of `failed` */
+    const struct dse_gen_prompt *refused; /* the prompt that the failure is about, or NULL */
 
     pthread_mutex_t lock; /* below */
     int n_submitted, n_running;

@@ -150,18 +150,32 @@ void dse_http_drop_body(struct dse_http_exchange *x)
 
 /* ---- answer --------------------------------------------------------------------------------------------------- */
 
+/* With x->lock held. */
+static void set_header_locked(struct dse_http_exchange *x, const char *name, const char *value)
+{
+    int at = 0;
+    while (at < x->n_answer_headers && strcasecmp(x->headers[at].name, name) != 0)
+        at++;
+    if (at == HTTP_MAX_ANSWER_HEADERS) return;
+    struct http_header header = {dse_strdup(DSE_MEM_SERVER, name), dse_strdup(DSE_MEM_SERVER, value)};
+    if (!header.name || !header.value) {
+        dse_free(header.name);
+        dse_free(header.value);
+        return;
+    }
+    if (at == x->n_answer_headers) {
+        x->n_answer_headers++;
+    } else {
+        dse_free(x->headers[at].name);
+        dse_free(x->headers[at].value);
+    }
+    x->headers[at] = header;
+}
+
 void dse_http_set_header(struct dse_http_exchange *x, const char *name, const char *value)
 {
     pthread_mutex_lock(&x->lock);
-    if (x->n_answer_headers < HTTP_MAX_ANSWER_HEADERS && !x->queued) {
-        struct http_header header = {dse_strdup(DSE_MEM_SERVER, name), dse_strdup(DSE_MEM_SERVER, value)};
-        if (header.name && header.value) {
-            x->headers[x->n_answer_headers++] = header;
-        } else {
-            dse_free(header.name);
-            dse_free(header.value);
-        }
-    }
+    if (!x->answered) set_header_locked(x, name, value); /* else it would tell of an answer that is not sent */
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -343,7 +357,6 @@ static enum MHD_Result walk_header(void *user, enum MHD_ValueKind kind, const ch
     struct header_walk *walk = user;
     struct dse_http_exchange *x = walk->x;
     if (!value) value = "";
-    x->n_headers++;
     if (strcasecmp(name, "Host") == 0) walk->n_host++;
     if (strcasecmp(name, "Expect") == 0) x->expects_continue = true;
     if (strcasecmp(name, "Transfer-Encoding") == 0) {
@@ -359,6 +372,7 @@ static enum MHD_Result walk_header(void *user, enum MHD_ValueKind kind, const ch
     }
     bool ok = dse_buffer_append(&x->header_text, name, strlen(name) + 1) &&
               dse_buffer_append(&x->header_text, value, strlen(value) + 1);
+    if (ok) x->n_headers++;
     return ok ? MHD_YES : MHD_NO;
 }
 
@@ -400,11 +414,12 @@ static void check_headers(struct dse_http_exchange *x, const char *url, struct h
 {
     const struct dse_http_options *options = &x->http->options;
     MHD_get_connection_values(x->connection, MHD_HEADER_KIND, walk_header, walk);
-    x->expects_body = walk->chunked || walk->content_length > 0;
+    x->expects_body = walk->n_encoding > 0 || walk->content_length > 0;
     x->path = decode_path(url);
     bool bad_path = !x->path;
     if (bad_path) x->path = dse_strdup(DSE_MEM_SERVER, "/");
     if (!x->path || !x->method) return; /* no memory: the caller closes */
+    options->on_begin(options->user, x);
     if (x->n_headers > options->max_headers || x->header_text.length > options->max_header_bytes ||
         x->header_text.failed) {
         refuse(x, 431, "too many or too large request headers");
@@ -439,9 +454,10 @@ static enum MHD_Result start_request(struct dse_http *http, struct MHD_Connectio
     if (!x->path || !x->method) return MHD_NO;
     dse_http_connection_phase(http, connection_record(connection), HTTP_BODY);
     if (!x->answered) http->options.on_headers(http->options.user, x);
-    /* A body that is only announced, or is absurdly large, is not waited for; others are read to their end, so that
-     * the client sees our answer and not a reset. */
-    bool skip_body = x->expects_continue || walk.content_length / 2 > http->options.max_body_bytes;
+    /* A body that is only announced, absurdly large, or without an end that we can see, is not waited for; others are
+     * read to their end, so that the client sees our answer and not a reset. */
+    bool endless = walk.n_encoding > 0 && !walk.chunked;
+    bool skip_body = x->expects_continue || endless || walk.content_length / 2 > http->options.max_body_bytes;
     if (x->answered && x->expects_body && skip_body) return queue_answer(x);
     return MHD_YES;
 }

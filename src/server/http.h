@@ -1,7 +1,8 @@
 /* The HTTP layer of the server: exchanges (one request, one answer) over libmicrohttpd.
  *
- * Threads: one I/O thread (the library's), one watcher thread, a few workers. `on_headers` runs on the I/O thread and
- * must not block: it answers what needs no body (health, errors). `on_request` runs on a worker with the whole body.
+ * Threads: one I/O thread (the library's), one watcher thread, a few workers. `on_begin` and `on_headers` run on the I/O
+ * thread and must not block: the first sets what every answer carries, before anything can be refused; the second answers
+ * what needs no body (health, errors). `on_request` runs on a worker with the whole body.
  * An answer may be given at once or later, from any thread: writing never blocks; a reader who is too slow is
  * disconnected instead. http.c is the only file that knows the library.
  *
@@ -33,8 +34,8 @@ struct dse_http_options {
     unsigned body_ms;       /* a body must arrive within this */
     unsigned ping_ms;       /* silence on a stream after which its filler is sent */
     int n_workers;
-    dse_http_fn *on_headers, *on_request;
-    /* Answer for what this layer refuses by itself (400, 413, 431, 503). */
+    dse_http_fn *on_begin, *on_headers, *on_request;
+    /* Answer for what this layer refuses by itself (400, 413, 431, 503), after on_begin and at most once. */
     void (*on_refused)(void *user, struct dse_http_exchange *exchange, int http_status, const char *message);
     void *user;
 };
@@ -60,7 +61,7 @@ void dse_http_drop_body(struct dse_http_exchange *x); /* frees it early */
 
 /* ---- answer ---- */
 
-/* Before the answer. Copies; at most 24 headers. */
+/* Before the answer; after it nothing happens. Copies; at most 24 headers. A header set again gets the new value. */
 void dse_http_set_header(struct dse_http_exchange *x, const char *name, const char *value);
 /* Whole answer; body is taken (dse_free), NULL for none. Only the first answer counts. */
 void dse_http_respond(struct dse_http_exchange *x, int status, const char *content_type, char *body, size_t bytes);

@@ -166,14 +166,14 @@ static void *watcher_main(void *argument)
 enum dse_status dse_http_watch_start(struct dse_http *http, struct dse_error *err)
 {
     http->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (http->epoll_fd < 0) return dse_fail_errno(err, errno, "", "epoll_create");
+    if (http->epoll_fd < 0) return dse_fail_errno(err, errno, "", "create an epoll instance");
     http->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (http->wake_fd < 0) return dse_fail_errno(err, errno, "", "eventfd");
+    if (http->wake_fd < 0) return dse_fail_errno(err, errno, "", "create an eventfd");
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = WAKE_ID};
     if (epoll_ctl(http->epoll_fd, EPOLL_CTL_ADD, http->wake_fd, &event) != 0)
-        return dse_fail_errno(err, errno, "", "epoll_ctl");
+        return dse_fail_errno(err, errno, "", "watch the eventfd");
     int error = pthread_create(&http->watcher, NULL, watcher_main, http);
-    if (error) return dse_fail_errno(err, error, "", "cannot start the connection watcher");
+    if (error) return dse_fail_errno(err, error, "", "start the connection watcher");
     return DSE_OK;
 }
 

@@ -2,6 +2,7 @@
  *
  * The handler runs on a worker; the put_ functions on the engine thread, they only format.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "server/chat_request.h"
@@ -92,10 +93,14 @@ static const struct dse_dialect chat_dialect = {
 static void add_notes(struct dse_http_exchange *x, const struct dse_served *served,
                       const struct dse_chat_request *request)
 {
-    if (request->tools && !served->traits.has_tools)
-        dse_http_set_header(x, "X-Deepseek-Edge-Note", "tools ignored: the chat template has no place for them");
-    if (request->asks_thinking && !served->thinks)
-        dse_http_set_header(x, "X-Deepseek-Edge-Note", "thinking ignored: this model does not think");
+    const char *tools = request->tools && !served->traits.has_tools
+                            ? "tools ignored: the chat template has no place for them"
+                            : "";
+    const char *thinking = request->asks_thinking && !served->thinks ? "thinking ignored: this model does not think"
+                                                                     : "";
+    char note[128];
+    snprintf(note, sizeof note, "%s%s%s", tools, tools[0] && thinking[0] ? "; " : "", thinking);
+    if (note[0]) dse_http_set_header(x, "X-Deepseek-Edge-Note", note);
 }
 
 /* Everything up to the point where the engine takes over. */

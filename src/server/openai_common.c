@@ -25,22 +25,19 @@ static const char *const unsupported_constraints[] = {
 
 static enum dse_status parse_response_format(const json_t *root, struct dse_error *err)
 {
+    static const char *const later[] = {"json_object", "json_schema"}, *const types[] = {"text", NULL};
     const json_t *format = dse_param_get(root, "response_format");
     if (format) {
         if (!json_is_object(format))
             return dse_fail_at(err, DSE_ERR_INVALID, "response_format", -1, "response_format must be an object, not %s",
                                dse_json_type_name(format));
         const json_t *type = json_object_get(format, "type");
-        if (!json_is_string(type))
-            return dse_fail_at(err, DSE_ERR_INVALID, "response_format.type", -1,
-                               "response_format.type must be a string, not %s", dse_json_type_name(type));
-        const char *name = json_string_value(type);
-        if (strcmp(name, "json_object") == 0 || strcmp(name, "json_schema") == 0)
-            return dse_fail_at(err, DSE_ERR_INVALID, "response_format", -1,
-                               "response_format of type %s is not supported yet; use text, or a grammar", name);
-        if (strcmp(name, "text") != 0)
-            return dse_fail_at(err, DSE_ERR_INVALID, "response_format.type", -1,
-                               "response_format.type must be text, json_object or json_schema");
+        int index;
+        for (size_t i = 0; json_is_string(type) && i < sizeof later / sizeof *later; i++)
+            if (strcmp(json_string_value(type), later[i]) == 0)
+                return dse_fail_at(err, DSE_ERR_INVALID, "response_format", -1,
+                                   "response_format of type %s is not supported yet; use text, or a grammar", later[i]);
+        TRY(dse_param_word_value(type, "response_format.type", types, &index, err));
     }
     for (size_t i = 0; i < sizeof unsupported_constraints / sizeof *unsupported_constraints; i++)
         if (dse_param_get(root, unsupported_constraints[i]))
@@ -134,9 +131,9 @@ static enum dse_status parse_logit_bias(const json_t *root, int n_vocab, struct 
     {
         double number = 0;
         struct dse_logit_bias entry;
-        TRY(dse_param_number(bias, key, -100, 100, &number, NULL, err));
-        if (!json_is_number(value))
-            return dse_fail_at(err, DSE_ERR_INVALID, "logit_bias", -1, "logit_bias[\"%.40s\"] must be a number", key);
+        char path[64];
+        snprintf(path, sizeof path, "logit_bias[\"%.40s\"]", key);
+        TRY(dse_param_number_value(value, path, -100, 100, &number, err));
         if (number == 0) continue;
         if (!bias_key(key, n_vocab, &entry.token))
             return dse_fail_at(err, DSE_ERR_INVALID, "logit_bias", -1,
@@ -179,13 +176,13 @@ static enum dse_status parse_sampling(const json_t *root, struct dse_gen_params 
     return DSE_OK;
 }
 
-/* Newer names win: max_completion_tokens, max_tokens, n_predict. */
+/* Newer names win: max_completion_tokens, max_tokens, n_predict. -1 is llama.cpp's way to say no limit. */
 static enum dse_status parse_lengths(const json_t *root, struct dse_gen_params *params, struct dse_error *err)
 {
     static const char *const names[] = {"n_predict", "max_tokens", "max_completion_tokens"};
     int64_t min_tokens = 0, n = 1;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        TRY(dse_param_int(root, names[i], 0, INT64_MAX, &params->max_tokens, NULL, err));
+        TRY(dse_param_int(root, names[i], -1, INT64_MAX, &params->max_tokens, NULL, err));
     if (params->max_tokens > INT_MAX) params->max_tokens = INT_MAX;
     TRY(dse_param_int(root, "min_tokens", 0, INT_MAX, &min_tokens, NULL, err));
     if (params->max_tokens >= 0 && min_tokens > params->max_tokens)
@@ -206,8 +203,8 @@ static enum dse_status parse_stream(const json_t *root, struct dse_gen_params *p
     if (!json_is_object(options))
         return dse_fail_at(err, DSE_ERR_INVALID, "stream_options", -1, "stream_options must be an object, not %s",
                            dse_json_type_name(options));
-    TRY(dse_param_bool(options, "include_usage", &params->include_usage, NULL, err));
-    return dse_param_bool(options, "continuous_usage_stats", &params->continuous_usage, NULL, err);
+    TRY(dse_param_bool(options, "stream_options.include_usage", &params->include_usage, NULL, err));
+    return dse_param_bool(options, "stream_options.continuous_usage_stats", &params->continuous_usage, NULL, err);
 }
 
 enum dse_status dse_gen_params_parse(const json_t *root, int n_vocab, struct dse_gen_params *params,

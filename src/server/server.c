@@ -1,7 +1,7 @@
 /* Start, stop and drain; routes; what every request passes before its handler: ids, CORS, Host, keys, readiness.
  *
- * on_headers runs on the I/O thread for every request, so nothing here may block; handlers of routes that need a body
- * run on workers.
+ * on_begin and on_headers run on the I/O thread for every request, so nothing here may block; handlers of routes that
+ * need a body run on workers.
  */
 #include "server/server.h"
 
@@ -103,8 +103,10 @@ static void add_request_id(struct dse_http_exchange *x)
     dse_http_set_header(x, "X-Request-Id", id);
 }
 
-static void add_common_headers(struct dse_server *server, struct dse_http_exchange *x)
+/* On every answer, whoever gives it. */
+static void on_begin(void *user, struct dse_http_exchange *x)
 {
+    struct dse_server *server = user;
     const char *origin = dse_http_header(x, "Origin");
     add_request_id(x);
     dse_http_set_header(x, "X-Content-Type-Options", "nosniff");
@@ -161,7 +163,6 @@ static const struct route *admit(struct dse_server *server, struct dse_http_exch
 static void on_headers(void *user, struct dse_http_exchange *x)
 {
     struct dse_server *server = user;
-    add_common_headers(server, x);
     const struct route *route = admit(server, x);
     dse_log(DSE_LOG_DEBUG, "http", "%.16s %.200s", dse_http_method(x), route ? route->path : "(refused)");
     if (route && route->flags & ROUTE_GET) route->handler(server, x);
@@ -176,8 +177,8 @@ static void on_request(void *user, struct dse_http_exchange *x)
 static void on_refused(void *user, struct dse_http_exchange *x, int http_status, const char *message)
 {
     struct dse_server *server = user;
-    if (!dse_http_header(x, "X-Request-Id")) add_common_headers(server, x);
-    dse_answer_problem(server, x, http_status, NULL, NULL, message);
+    bool draining = http_status == 503 && atomic_load(&server->draining);
+    dse_answer_problem(server, x, http_status, NULL, draining ? "draining" : NULL, message);
 }
 
 /* ---- model ---------------------------------------------------------------------------------------------------- */
@@ -405,6 +406,7 @@ enum dse_status dse_server_start(const struct dse_server_options *options, struc
             .on_headers = on_headers,
             .on_request = on_request,
             .on_refused = on_refused,
+            .on_begin = on_begin,
             .user = server,
         };
         status = dse_http_start(fd, &http, &server->http, err);

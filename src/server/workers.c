@@ -55,7 +55,7 @@ enum dse_status dse_workers_create(int n_threads, struct dse_workers **out, stru
         int error = pthread_create(&workers->threads[workers->n_threads], NULL, worker_main, workers);
         if (error) {
             dse_workers_free(workers);
-            return dse_fail_errno(err, error, "", "cannot start a server worker thread");
+            return dse_fail_errno(err, error, "", "start a server worker thread");
         }
     }
     *out = workers;

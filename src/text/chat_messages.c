@@ -25,17 +25,37 @@ static json_t *string_of(const struct dse_buffer *buffer)
     return buffer->failed ? NULL : json_stringn(dse_buffer_text(buffer), buffer->length);
 }
 
-/* a + separator + b, owned. */
-static json_t *joined(const json_t *a, const char *separator, const json_t *b)
+/* A text that grows: neighbours are joined in one buffer, since many small ones would be copied again and again. */
+struct joining {
+    json_t *message; /* borrowed; whose content the text becomes, NULL: nothing to join */
+    struct dse_buffer text;
+    bool changed;
+};
+
+static void join_begin(struct joining *j, json_t *message)
 {
-    struct dse_buffer buffer;
-    dse_buffer_init(&buffer, DSE_MEM_REQUEST, SIZE_MAX);
-    dse_buffer_append(&buffer, json_string_value(a), json_string_length(a));
-    if (json_string_length(a) && json_string_length(b)) dse_buffer_puts(&buffer, separator);
-    dse_buffer_append(&buffer, json_string_value(b), json_string_length(b));
-    json_t *text = string_of(&buffer);
-    dse_buffer_deinit(&buffer);
-    return text;
+    j->message = message;
+    j->changed = false;
+}
+
+static void join_add(struct joining *j, const json_t *content)
+{
+    if (!j->changed) {
+        const json_t *first = json_object_get(j->message, "content");
+        dse_buffer_clear(&j->text);
+        dse_buffer_append(&j->text, json_string_value(first), json_string_length(first));
+        j->changed = true;
+    }
+    if (j->text.length > 0 && json_string_length(content) > 0) dse_buffer_puts(&j->text, "\n\n");
+    dse_buffer_append(&j->text, json_string_value(content), json_string_length(content));
+}
+
+static enum dse_status join_end(struct joining *j, struct dse_error *err)
+{
+    if (!j->message || !j->changed) return DSE_OK;
+    j->changed = false;
+    json_t *text = string_of(&j->text);
+    return text && json_object_set_new(j->message, "content", text) == 0 ? DSE_OK : no_memory(err);
 }
 
 /* ---- content ---- */
@@ -268,38 +288,49 @@ static bool can_merge(const json_t *a, const json_t *b)
     return true;
 }
 
-/* Appends b's content to a. */
-static enum dse_status merge(json_t *a, const json_t *b, struct dse_error *err)
-{
-    json_t *text = joined(json_object_get(a, "content"), "\n\n", json_object_get(b, "content"));
-    return text && json_object_set_new(a, "content", text) == 0 ? DSE_OK : no_memory(err);
-}
+/* The list under construction. */
+struct assembly {
+    json_t *list;
+    json_t *system; /* owned; NULL: none so far */
+    struct joining last, systems;
+};
 
 /* One system message in front; for templates that do not show it, its text goes into the first user message. */
-static enum dse_status place_system(json_t *list, json_t *system, const struct dse_template_traits *traits,
-                                    struct dse_error *err)
+static enum dse_status place_system(struct assembly *a, const struct dse_template_traits *traits, struct dse_error *err)
 {
-    if (!system) return DSE_OK;
-    for (size_t i = 0; !traits->renders_system && i < json_array_size(list); i++) {
-        json_t *message = json_array_get(list, i);
+    if (!a->system) return DSE_OK;
+    for (size_t i = 0; !traits->renders_system && i < json_array_size(a->list); i++) {
+        json_t *message = json_array_get(a->list, i);
         if (!role_is(message, "user")) continue;
-        json_t *text = joined(json_object_get(system, "content"), "\n\n", json_object_get(message, "content"));
-        return text && json_object_set_new(message, "content", text) == 0 ? DSE_OK : no_memory(err);
+        join_begin(&a->last, a->system);
+        join_add(&a->last, json_object_get(message, "content"));
+        a->last.message = message;
+        return join_end(&a->last, err);
     }
-    return json_array_insert(list, 0, system) == 0 ? DSE_OK : no_memory(err);
+    return json_array_insert(a->list, 0, a->system) == 0 ? DSE_OK : no_memory(err);
 }
 
-static enum dse_status add_message(json_t *list, json_t **system, json_t *message,
-                                   const struct dse_template_traits *traits, struct dse_error *err)
+static enum dse_status add_message(struct assembly *a, json_t *message, const struct dse_template_traits *traits,
+                                   struct dse_error *err)
 {
-    json_t *last = json_array_get(list, json_array_size(list) - 1);
+    const json_t *content = json_object_get(message, "content");
     if (role_is(message, "system") && !traits->encoder_rules) {
-        if (*system) return merge(*system, message, err);
-        *system = json_incref(message);
+        if (a->system) {
+            join_add(&a->systems, content);
+            return DSE_OK;
+        }
+        a->system = json_incref(message);
+        join_begin(&a->systems, message);
         return DSE_OK;
     }
-    if (json_array_size(list) && can_merge(last, message)) return merge(last, message, err);
-    return json_array_append(list, message) == 0 ? DSE_OK : no_memory(err);
+    if (a->last.message && can_merge(a->last.message, message)) {
+        join_add(&a->last, content);
+        return DSE_OK;
+    }
+    enum dse_status status = join_end(&a->last, err);
+    join_begin(&a->last, message);
+    if (status != DSE_OK) return status;
+    return json_array_append(a->list, message) == 0 ? DSE_OK : no_memory(err);
 }
 
 enum dse_status dse_messages_normalize(const json_t *messages, const struct dse_template_traits *traits, json_t **out,
@@ -309,19 +340,25 @@ enum dse_status dse_messages_normalize(const json_t *messages, const struct dse_
     if (!json_is_array(messages)) return field_error(err, DSE_ERR_INVALID, "messages", "expected an array");
     if (json_array_size(messages) == 0)
         return field_error(err, DSE_ERR_INVALID, "messages", "expected at least one message");
-    json_t *list = json_array(), *system = NULL;
-    enum dse_status status = list ? DSE_OK : no_memory(err);
+    struct assembly a = {.list = json_array()};
+    dse_buffer_init(&a.last.text, DSE_MEM_REQUEST, SIZE_MAX);
+    dse_buffer_init(&a.systems.text, DSE_MEM_REQUEST, SIZE_MAX);
+    enum dse_status status = a.list ? DSE_OK : no_memory(err);
     for (size_t i = 0; i < json_array_size(messages) && status == DSE_OK; i++) {
         json_t *message = json_deep_copy(json_array_get(messages, i));
         status = message ? normalize_message(message, i, traits, err) : no_memory(err);
-        if (status == DSE_OK) status = add_message(list, &system, message, traits, err);
+        if (status == DSE_OK) status = add_message(&a, message, traits, err);
         json_decref(message);
     }
-    if (status == DSE_OK) status = place_system(list, system, traits, err);
-    json_decref(system);
+    if (status == DSE_OK) status = join_end(&a.last, err);
+    if (status == DSE_OK) status = join_end(&a.systems, err);
+    if (status == DSE_OK) status = place_system(&a, traits, err);
+    json_decref(a.system);
+    dse_buffer_deinit(&a.last.text);
+    dse_buffer_deinit(&a.systems.text);
     if (status == DSE_OK)
-        *out = list;
+        *out = a.list;
     else
-        json_decref(list);
+        json_decref(a.list);
     return status;
 }

@@ -15,6 +15,8 @@
 struct probe {
     const struct dse_template *tmpl;
     const char *bos, *eos;
+    /* One for all renderings: a hostile template shall not cost a model's start its limits many times. */
+    struct dse_template_budget *budget;
 };
 
 /* Owned text, NULL when the rendering fails. Takes messages and tools. */
@@ -28,7 +30,8 @@ static char *render(const struct probe *probe, json_t *messages, json_t *tools, 
     char *text = NULL;
     size_t bytes;
     struct dse_error err;
-    if (!messages || dse_template_render(probe->tmpl, &inputs, &text, &bytes, &err) != DSE_OK) text = NULL;
+    if (!messages || dse_template_render_within(probe->tmpl, &inputs, probe->budget, &text, &bytes, &err) != DSE_OK)
+        text = NULL;
     json_decref(messages);
     json_decref(tools);
     return text;
@@ -102,7 +105,9 @@ static void probe_thinking(const struct probe *probe, struct dse_template_traits
 void dse_template_probe(const struct dse_template *tmpl, const char *bos_token, const char *eos_token,
                         struct dse_template_traits *traits)
 {
-    struct probe probe = {.tmpl = tmpl, .bos = bos_token, .eos = eos_token};
+    struct dse_template_budget budget;
+    struct probe probe = {.tmpl = tmpl, .bos = bos_token, .eos = eos_token, .budget = &budget};
+    dse_template_budget_start(&budget, tmpl);
     memset(traits, 0, sizeof(*traits));
     traits->tool_format = dse_tool_format_of(tmpl->source);
     traits->encoder_rules = dse_chat_builtin_is_encoder(tmpl->source);

@@ -7,6 +7,18 @@
 
 struct dse_jinja_node;
 
+/* What several renderings may take together. */
+struct dse_template_budget {
+    uint64_t deadline_ns;
+    uint64_t steps; /* taken so far */
+};
+void dse_template_budget_start(struct dse_template_budget *budget, const struct dse_template *tmpl);
+/* dse_template_render within what is left. */
+DSE_MUST_CHECK enum dse_status dse_template_render_within(const struct dse_template *tmpl,
+                                                          const struct dse_template_inputs *inputs,
+                                                          struct dse_template_budget *budget, char **text,
+                                                          size_t *bytes, struct dse_error *err);
+
 struct dse_template {
     struct dse_template_limits limits;
     struct dse_arena arena; /* source, tokens, tree */

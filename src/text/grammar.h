@@ -27,10 +27,11 @@ DSE_MUST_CHECK enum dse_status dse_grammar_compile(const char *source, size_t by
 struct dse_grammar *dse_grammar_ref(struct dse_grammar *grammar); /* atomic count */
 void dse_grammar_unref(struct dse_grammar *grammar);
 
-/* Token texts arranged as a trie; built once per tokenizer, shared by all states, immutable. */
+/* Token texts arranged as a trie; built once per model, shared by all states, immutable. stops: the ids that end a text,
+ * which is for the model to say (its configuration may name more than the tokenizer does). */
 struct dse_token_trie;
-DSE_MUST_CHECK enum dse_status dse_token_trie_create(const struct dse_tokenizer *tokenizer, struct dse_token_trie **out,
-                                                     struct dse_error *err);
+DSE_MUST_CHECK enum dse_status dse_token_trie_create(const struct dse_tokenizer *tokenizer, const int32_t *stops,
+                                                     int n_stops, struct dse_token_trie **out, struct dse_error *err);
 void dse_token_trie_free(struct dse_token_trie *trie);
 
 /* All memory that a state may need is taken here: accept and mask never allocate. */
@@ -39,7 +40,7 @@ DSE_MUST_CHECK enum dse_status dse_grammar_state_create(struct dse_grammar *gram
 void dse_grammar_state_free(struct dse_grammar_state *state);
 
 /* Bit i of mask is set when token i may come next; mask has (dse_tokenizer_count + 63) / 64 words. Control tokens are
- * never allowed, but stop tokens are when the grammar may end here (dse_tokenizer_is_stop). */
+ * never allowed, but stop tokens are when the grammar may end here. */
 void dse_grammar_mask(struct dse_grammar_state *state, uint64_t *mask);
 /* Moves on by a token that the mask allowed; false if the grammar cannot take it (the state is then dead). */
 bool dse_grammar_accept(struct dse_grammar_state *state, int32_t token);

@@ -1,5 +1,5 @@
 /* Token texts as a trie in preorder: a walk is one pass over an array, and a subtree is skipped by one assignment.
- * Built once per tokenizer; immutable; read by grammar.c.
+ * Built once per model; immutable; read by grammar.c.
  */
 #include "text/grammar_internal.h"
 
@@ -116,8 +116,8 @@ enum dse_status dse_token_trie_create_from(const struct dse_slice *texts, const 
     return DSE_OK;
 }
 
-enum dse_status dse_token_trie_create(const struct dse_tokenizer *tokenizer, struct dse_token_trie **out,
-                                      struct dse_error *err)
+enum dse_status dse_token_trie_create(const struct dse_tokenizer *tokenizer, const int32_t *stops, int n_stops,
+                                      struct dse_token_trie **out, struct dse_error *err)
 {
     *out = NULL;
     size_t n = dse_tokenizer_count(tokenizer);
@@ -132,10 +132,10 @@ enum dse_status dse_token_trie_create(const struct dse_tokenizer *tokenizer, str
         int32_t id = (int32_t)i;
         enum dse_token_kind kind = dse_tokenizer_kind(tokenizer, id);
         texts[i] = dse_tokenizer_bytes(tokenizer, id);
-        uses[i] = dse_tokenizer_is_stop(tokenizer, id)                    ? GRAMMAR_TOKEN_STOP
-                  : kind == DSE_TOKEN_CONTROL || kind == DSE_TOKEN_UNUSED ? GRAMMAR_TOKEN_NEVER
-                                                                          : GRAMMAR_TOKEN_TEXT;
+        uses[i] = kind == DSE_TOKEN_CONTROL || kind == DSE_TOKEN_UNUSED ? GRAMMAR_TOKEN_NEVER : GRAMMAR_TOKEN_TEXT;
     }
+    for (int i = 0; i < n_stops; i++)
+        if (stops[i] >= 0 && (size_t)stops[i] < n) uses[stops[i]] = GRAMMAR_TOKEN_STOP;
     status = dse_token_trie_create_from(texts, uses, n, out, err);
 done:
     dse_free(texts);

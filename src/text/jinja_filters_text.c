@@ -71,7 +71,7 @@ FILTER(escape)
 {
     struct dse_jv text = dse_jv_to_string(run, v);
     struct dse_buffer buffer;
-    if (text.kind == DSE_JV_FAIL || !dse_jinja_charge_bytes(run, text.as.string->bytes)) return dse_jv_failed();
+    if (text.kind == DSE_JV_FAIL || !dse_jinja_charge_chars(run, text.as.string->bytes)) return dse_jv_failed();
     dse_jv_buffer_init(run, &buffer);
     for (size_t i = 0; i < text.as.string->bytes; i++) {
         char c = text.as.string->data[i];
@@ -105,7 +105,7 @@ FILTER(indent)
     const struct dse_jv_string *s = text.as.string;
     struct dse_buffer buffer;
     dse_jv_buffer_init(run, &buffer);
-    for (size_t begin = 0; begin <= s->bytes && dse_jinja_charge_bytes(run, pad.as.string->bytes);) {
+    for (size_t begin = 0; begin <= s->bytes && !buffer.failed && dse_jinja_charge_bytes(run, pad.as.string->bytes);) {
         const char *newline = begin < s->bytes ? memchr(s->data + begin, '\n', s->bytes - begin) : NULL;
         size_t end = newline ? (size_t)(newline - s->data) : s->bytes;
         bool padded = begin == 0 ? first : blanks || end > begin;
@@ -122,7 +122,7 @@ FILTER(wordcount)
 {
     struct dse_jv text = dse_jv_to_string(run, v);
     int64_t words = 0;
-    if (text.kind == DSE_JV_FAIL || !dse_jinja_charge_bytes(run, text.as.string->bytes)) return dse_jv_failed();
+    if (text.kind == DSE_JV_FAIL || !dse_jinja_charge_chars(run, text.as.string->bytes)) return dse_jv_failed();
     bool inside = false;
     for (size_t i = 0; i < text.as.string->bytes; i++) {
         unsigned char c = (unsigned char)text.as.string->data[i];

@@ -119,7 +119,7 @@ static bool put_scalar(struct dse_jinja_run *run, struct dse_buffer *buffer, str
                                                     : "Infinity");
         return true;
     case DSE_JV_STRING:
-        if (!dse_jinja_charge_bytes(run, v.as.string->bytes)) return false;
+        if (!dse_jinja_charge_chars(run, v.as.string->bytes)) return false;
         put_string(buffer, v.as.string, ascii);
         return true;
     default: break;

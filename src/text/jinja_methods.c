@@ -90,11 +90,18 @@ static bool split_spaces(struct dse_jinja_run *run, struct dse_jv list, const st
     }
 }
 
-static size_t find_last(const struct dse_jv_string *text, const struct dse_jv_string *needle, size_t end)
+/* SIZE_MAX if there is none, or after a failure: many near matches take more work than the text has bytes. */
+static size_t find_last(struct dse_jinja_run *run, const struct dse_jv_string *text, const struct dse_jv_string *needle,
+                        size_t end)
 {
     if (needle->bytes > end) return SIZE_MAX;
-    for (size_t at = end - needle->bytes + 1; at-- > 0;)
+    if (needle->bytes == 0) return end;
+    if (!dse_jinja_charge_chars(run, end)) return SIZE_MAX;
+    for (size_t at = end - needle->bytes + 1; at-- > 0;) {
+        if (text->data[at] != needle->data[0]) continue;
+        if (!dse_jinja_charge_bytes(run, needle->bytes)) return SIZE_MAX;
         if (memcmp(text->data + at, needle->data, needle->bytes) == 0) return at;
+    }
     return SIZE_MAX;
 }
 
@@ -122,7 +129,7 @@ static struct dse_jv split(struct dse_jinja_run *run, struct dse_jv self, const 
         return push_part(run, list, text, begin, text->bytes) ? list : dse_jv_failed();
     }
     size_t end = text->bytes, found;
-    for (; most > 0 && (found = find_last(text, separator, end)) != SIZE_MAX; most--) {
+    for (; most > 0 && (found = find_last(run, text, separator, end)) != SIZE_MAX; most--) {
         if (!push_part(run, list, text, found + separator->bytes, end)) return dse_jv_failed();
         end = found;
     }
@@ -175,6 +182,7 @@ static struct dse_jv has_affix(struct dse_jinja_run *run, struct dse_jv self, st
     const struct dse_jv_string *text = self.as.string, *part;
     if (!dse_jinja_want_string(run, affix, "startswith first arg", &part)) return dse_jv_failed();
     if (part->bytes > text->bytes) return dse_jv_of_bool(false);
+    if (!dse_jinja_charge_bytes(run, part->bytes)) return dse_jv_failed();
     return dse_jv_of_bool(part->bytes == 0 ||
                           memcmp(text->data + (at_end ? text->bytes - part->bytes : 0), part->data, part->bytes) == 0);
 }
@@ -221,7 +229,8 @@ static struct dse_jv position(struct dse_jinja_run *run, struct dse_jv self, str
     const struct dse_jv_string *text = self.as.string, *part;
     if (!dse_jinja_want_string(run, needle, "argument", &part) || !dse_jinja_charge_bytes(run, text->bytes))
         return dse_jv_failed();
-    size_t at = last ? find_last(text, part, text->bytes) : dse_jv_find(text, part, 0);
+    size_t at = last ? find_last(run, text, part, text->bytes) : dse_jv_find(text, part, 0);
+    if (run->failed) return dse_jv_failed();
     return dse_jv_of_int(at == SIZE_MAX ? -1 : (int64_t)dse_jv_count_chars(text->data, at));
 }
 
@@ -277,7 +286,7 @@ METHOD(str_format)
     const struct dse_jv_string *text = self.as.string;
     struct dse_buffer buffer;
     size_t next = 0, at = 0;
-    if (!dse_jinja_charge_bytes(run, text->bytes)) return dse_jv_failed();
+    if (!dse_jinja_charge_chars(run, text->bytes)) return dse_jv_failed();
     dse_jv_buffer_init(run, &buffer);
     while (at < text->bytes && !run->failed) {
         char c = text->data[at++];
@@ -309,9 +318,10 @@ METHOD(str_format)
     return run->failed ? dse_jv_failed() : result;
 }
 
-static struct dse_jv all_chars(struct dse_jv self, bool (*is)(uint32_t))
+static struct dse_jv all_chars(struct dse_jinja_run *run, struct dse_jv self, bool (*is)(uint32_t))
 {
     const struct dse_jv_string *text = self.as.string;
+    if (!dse_jinja_charge_chars(run, text->bytes)) return dse_jv_failed();
     for (size_t at = 0, used; at < text->bytes; at += used)
         if (!is(dse_utf8_decode(text->data + at, text->bytes - at, &used))) return dse_jv_of_bool(false);
     return dse_jv_of_bool(text->bytes > 0);
@@ -324,11 +334,11 @@ static bool ascii_digit(uint32_t c)
 
 METHOD(str_isdigit)
 {
-    return all_chars(self, ascii_digit);
+    return all_chars(run, self, ascii_digit);
 }
 METHOD(str_isspace)
 {
-    return all_chars(self, dse_jv_is_space);
+    return all_chars(run, self, dse_jv_is_space);
 }
 
 const struct dse_jinja_builtin dse_jinja_string_methods[] = {

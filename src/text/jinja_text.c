@@ -163,9 +163,10 @@ bool dse_jv_is_space(uint32_t c)
            c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
-static bool strippable(const char *data, size_t bytes, const struct dse_jv_string *set)
+static bool strippable(struct dse_jinja_run *run, const char *data, size_t bytes, const struct dse_jv_string *set)
 {
     size_t used;
+    if (set && !dse_jinja_charge_bytes(run, set->bytes)) return false;
     if (set) return memmem(set->data, set->bytes, data, bytes) != NULL;
     return dse_jv_is_space(dse_utf8_decode(data, bytes, &used));
 }
@@ -176,18 +177,17 @@ struct dse_jv dse_jv_strip(struct dse_jinja_run *run, const struct dse_jv_string
     size_t begin = 0, end = text->bytes;
     while (left && begin < end) {
         size_t used = char_bytes(text->data + begin);
-        if (!strippable(text->data + begin, used, set)) break;
+        if (!strippable(run, text->data + begin, used, set)) break;
         begin += used;
     }
     while (right && end > begin) {
         size_t last = end - 1;
         while (last > begin && ((unsigned char)text->data[last] & 0xC0) == 0x80)
             last--;
-        if (!strippable(text->data + last, end - last, set)) break;
+        if (!strippable(run, text->data + last, end - last, set)) break;
         end = last;
     }
-    if (!dse_jinja_charge_bytes(run, (text->bytes - (end - begin)) * (1 + (set ? set->bytes : 0))))
-        return dse_jv_failed();
+    if (!dse_jinja_charge_chars(run, text->bytes - (end - begin))) return dse_jv_failed();
     return dse_jv_substring(run, text, begin, end);
 }
 
@@ -235,7 +235,7 @@ struct dse_jv dse_jv_replace(struct dse_jinja_run *run, const struct dse_jv_stri
     size_t at = 0;
     if (!dse_jinja_charge_bytes(run, text->bytes)) return dse_jv_failed();
     dse_jv_buffer_init(run, &buffer);
-    while (count != 0) {
+    while (count != 0 && !buffer.failed) {
         size_t found = dse_jv_find(text, old, at);
         if (found == SIZE_MAX || !dse_jinja_charge(run, 16 + with->bytes / 64)) break;
         if (count > 0) count--;
@@ -446,7 +446,8 @@ static bool write_at(struct dse_jinja_run *run, struct dse_buffer *buffer, struc
         dse_buffer_puts(buffer, number);
         break;
     case DSE_JV_STRING:
-        if (!dse_jinja_charge_bytes(run, v.as.string->bytes)) return false;
+        if (repr ? !dse_jinja_charge_chars(run, v.as.string->bytes) : !dse_jinja_charge_bytes(run, v.as.string->bytes))
+            return false;
         if (repr)
             write_quoted(buffer, v.as.string);
         else

@@ -121,6 +121,11 @@ static inline bool dse_jinja_charge_bytes(struct dse_jinja_run *run, size_t byte
 {
     return dse_jinja_charge(run, 1 + bytes / 64);
 }
+/* For work that looks at every character. */
+static inline bool dse_jinja_charge_chars(struct dse_jinja_run *run, size_t bytes)
+{
+    return dse_jinja_charge(run, 1 + bytes / 8);
+}
 void *dse_jinja_alloc(struct dse_jinja_run *run, size_t bytes); /* zeroed; NULL: failed */
 
 static inline struct dse_jv dse_jv_of_bool(bool b)

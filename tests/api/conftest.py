@@ -19,11 +19,23 @@ import pytest
 DATA = pathlib.Path(os.environ.get("DSE_TEST_DATA", pathlib.Path(__file__).resolve().parent.parent / "data"))
 
 
+def check_headers(status, headers, origin=None):
+    """What holds for every answer: no header twice, the common ones there, a hint when to come back on 429 and 503."""
+    names = [name.lower() for name, _ in headers]
+    assert len(names) == len(set(names)), headers
+    common = {"x-request-id", "x-content-type-options", "date"}
+    if origin:
+        common |= {"access-control-allow-origin", "access-control-expose-headers", "vary"}
+    assert common <= set(names), headers
+    assert ("retry-after" in names) == (status in (429, 503)), headers
+
+
 class Reply:
     def __init__(self, response):
         self.status = response.status
         self.headers = response.headers
         self.body = response.read()
+        check_headers(self.status, self.headers.items())
 
     @property
     def json(self):

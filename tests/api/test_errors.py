@@ -1,5 +1,6 @@
 """Errors: always JSON, the right status, the field at fault; and no number, however odd, does harm."""
 import json
+import re
 
 import pytest
 from conftest import literal, post_bytes
@@ -72,16 +73,60 @@ def test_bad_messages_are_named(server, messages, param):
     ({"top_logprobs": 2}, "top_logprobs"), ({"logprobs": 3}, "logprobs"), ({"reasoning_effort": "lots"}, "reasoning_effort"),
     ({"thinking": {"type": "maybe"}}, "thinking.type"), ({"thinking": True}, "thinking"),
     ({"chat_template_kwargs": []}, "chat_template_kwargs"), ({"stop_token_ids": [-1]}, "stop_token_ids[0]"),
-    ({"min_tokens": 5, "max_tokens": 2}, "min_tokens"),
+    ({"min_tokens": 5, "max_tokens": 2}, "min_tokens"), ({"logit_bias": {"5": 1000}}, 'logit_bias["5"]'),
+    ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"), ({"thinking": {"type": 5}}, "thinking.type"),
+    ({"messages": USER + [{"role": "assistant", "content": "x", "prefix": 1}]}, "messages[1].prefix"),
 ])
 def test_bad_values_are_named(server, fields, param):
     refused(server.post(CHAT, dict({"messages": USER, "max_tokens": 1}, **fields)), 400, param)
 
 
+WORDS = {  # field that takes one word of a list: a request with it
+    "reasoning_effort": lambda word: {"reasoning_effort": word},
+    "thinking.type": lambda word: {"thinking": {"type": word}},
+    "tool_choice": lambda word: {"tool_choice": word},
+    "response_format.type": lambda word: {"response_format": {"type": word}},
+    "messages[0].role": lambda word: {"messages": [{"role": word, "content": "x"}] + USER},
+    "messages[0].content[0].type": lambda word: {"messages": [{"role": "user", "content": [{"type": word, word: "x"}]}]},
+}
+
+
+@pytest.mark.parametrize("field", WORDS)
+def test_refusals_list_exactly_the_words_that_are_taken(server, field):
+    def ask(word):
+        return server.post(CHAT, dict({"messages": USER, "max_tokens": 0}, **WORDS[field](word)))
+
+    message = refused(ask("nonsense"), 400, field)["message"]
+    listed = re.split(", | or ", re.fullmatch(r'\S+ must be (.+), not "nonsense"', message).group(1))
+    others = {"", "None", "none\0", "minimal", "xhigh", "max", "ultra", "enabled", "disabled", "adaptive", "auto", "required",
+              "any", "text", "json_object", "json_schema", "grammar", "refusal", "image_url", "file", "user", "developer",
+              "function"}
+    for word in listed:
+        assert ask(word).status == 200, word
+    for word in others - set(listed):
+        refused(ask(word), 400)
+
+
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens", "n_predict"])
+def test_minus_one_is_no_limit(server, field):
+    """As llama.cpp's clients say it: the same as leaving the field out; and the newest name still wins."""
+    def length(**fields):
+        answer = server.post("/v1/completions", dict({"prompt": "a" + " a" * 1000, "ignore_eos": True}, **fields)).json
+        assert answer["choices"][0]["finish_reason"] == "length"
+        assert answer["usage"]["total_tokens"] <= 1024
+        return answer["usage"]["completion_tokens"]
+
+    assert length(**{field: -1}) == length() > 5
+    assert length(**{"n_predict": 3, "max_tokens": 3, "max_completion_tokens": 3, field: -1}) == (
+        3 if field != "max_completion_tokens" else length())
+    for wrong in (-2, -1.5, -2147483648):
+        refused(server.post(CHAT, {"messages": USER, field: wrong}), 400, field)
+
+
 NUMBERS = ["-1", "-2147483648", "2147483648", "9223372036854775807", "1e308", "-1e308", '"5"', '"NaN"', "1.5", "[]", "{}",
            "true"]
 RANGES = {  # field: values of NUMBERS that are allowed
-    "n": set(), "max_tokens": {"2147483648", "9223372036854775807"}, "top_k": {"-1"},
+    "n": set(), "max_tokens": {"-1", "2147483648", "9223372036854775807"}, "top_k": {"-1"},
     "seed": {"-1", "-2147483648", "2147483648", "9223372036854775807"}, "top_logprobs": set(), "min_tokens": set(),
     "temperature": {"1.5"}, "top_p": set(), "min_p": set(), "presence_penalty": {"-1", "1.5"},
     "frequency_penalty": {"-1", "1.5"}, "repetition_penalty": {"1.5"},
@@ -118,6 +163,22 @@ def test_prompt_too_long_names_both_numbers(server):
             f"({tokens} in the messages, 7 in the completion). Please reduce")
     error = refused(server.post("/v1/completions", {"prompt": text}), 400, "prompt", "context_length_exceeded")
     assert error["n_ctx"] == 1024
+
+
+def test_every_prompt_of_a_list_is_refused_in_the_same_words(server):
+    """As if it were alone, wherever it stands; only a stream that has begun says it in an event."""
+    prompt = "word " * 3000
+    alone = refused(server.post("/v1/completions", {"prompt": prompt, "max_tokens": 1}), 400)
+    for prompts in ([prompt, "a"], ["a", prompt], ["a", "b", prompt]):
+        body = {"prompt": prompts, "max_tokens": 1}
+        assert refused(server.post("/v1/completions", body), 400, "prompt", "context_length_exceeded") == alone
+        reply = server.post("/v1/completions", dict(body, stream=True))
+        if prompts[0] == prompt:
+            assert refused(reply, 400) == alone
+        else:
+            last = reply.body.decode().split("\n\n")[-2]
+            assert reply.status == 200 and json.loads(last.removeprefix("data: "))["error"] == alone
+    assert server.wait_idle()
 
 
 def test_prompts_at_the_edge_of_the_context(start):

@@ -15,6 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "server/errors.h"
 #include "server/server.h"
 
 static struct dse_server *start(const struct dse_server_options *options)
@@ -90,12 +91,70 @@ static void health_models_and_metrics_answer_before_a_model_is_there(void **stat
     ask(server, GET("/ready"), answer, sizeof answer);
     assert_non_null(strstr(answer, " 503 "));
     assert_non_null(strstr(answer, "Retry-After"));
-    ask(server,
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}",
-        answer, sizeof answer);
-    assert_non_null(strstr(answer, " 503 "));
-    assert_non_null(strstr(answer, "Retry-After"));
     dse_server_stop(server);
+}
+
+static void what_needs_the_model_is_refused_as_loading_before_it_is_there(void **state)
+{
+    static const char *const lines[] = {
+        "POST /v1/chat/completions",
+        "POST /chat/completions",
+        "POST /beta/completions",
+        "POST /v1/completions",
+        "POST /tokenize",
+        "POST /v1/detokenize",
+        "POST /apply-template",
+        "GET /slots",
+    };
+    struct dse_server_options options = quick_options();
+    struct dse_server *server = start(&options);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        char request[256], answer[4096];
+        snprintf(request, sizeof request, "%s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n%s", lines[i],
+                 lines[i][0] == 'P' ? "Content-Length: 2\r\n\r\n{}" : "\r\n");
+        ask(server, request, answer, sizeof answer);
+        assert_non_null(strstr(answer, "HTTP/1.1 503 "));
+        assert_non_null(strstr(answer, "\r\nRetry-After: 2\r\n"));
+        assert_non_null(strstr(answer, "\"type\":\"server_error\""));
+        assert_non_null(strstr(answer, "\"code\":\"loading\""));
+    }
+    dse_server_stop(server);
+}
+
+/* A failure of every kind: the three parts of what clients see belong together. */
+static void every_status_is_answered_with_the_code_of_its_http_status(void **state)
+{
+    static const struct {
+        int http;
+        const char *type, *codes[3]; /* "" for none */
+    } known[] = {
+        {400, "invalid_request_error", {""}},
+        {404, "not_found_error", {""}},
+        {429, "rate_limit_exceeded", {"rate_limit_exceeded"}},
+        {500, "server_error", {""}},
+        {501, "not_supported_error", {""}},
+        {503, "server_error", {"unavailable", "draining"}},
+    };
+    for (int status = DSE_OK + 1; status < DSE_STATUS_COUNT; status++) {
+        struct dse_error err;
+        bool found = false;
+        dse_fail_at(&err, (enum dse_status)status, "field", -1, "it failed");
+        struct dse_api_error error = dse_api_error_from(&err);
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+            if (known[i].http != error.http) continue;
+            assert_string_equal(error.type, known[i].type);
+            for (int c = 0; c < 3 && known[i].codes[c]; c++)
+                found |= strcmp(error.code ? error.code : "", known[i].codes[c]) == 0;
+        }
+        if (!found) fail_msg("%s is answered with %d %s", dse_status_name(err.status), error.http, error.code);
+        assert_int_equal(error.param != NULL, error.http == 400);
+    }
+    struct dse_error err;
+    dse_fail(&err, DSE_ERR_CANCELLED, "generation ended early"); /* by whom, if the client still reads */
+    struct dse_api_error error = dse_api_error_from(&err);
+    assert_int_equal(error.http, 503);
+    assert_string_equal(error.code, "draining");
+    assert_string_equal(error.message, "the server is shutting down");
 }
 
 static void a_header_sent_byte_by_byte_is_cut_off(void **state)
@@ -217,6 +276,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(health_models_and_metrics_answer_before_a_model_is_there),
+        cmocka_unit_test(what_needs_the_model_is_refused_as_loading_before_it_is_there),
+        cmocka_unit_test(every_status_is_answered_with_the_code_of_its_http_status),
         cmocka_unit_test(a_header_sent_byte_by_byte_is_cut_off),
         cmocka_unit_test(idle_and_half_sent_connections_are_closed_in_time),
         cmocka_unit_test(an_address_beyond_loopback_needs_a_key_or_consent),

@@ -1,6 +1,8 @@
 """Verbs on real and reference models: run, show, bench, eval."""
 import array
 import json
+import os
+import shutil
 import struct
 
 import pytest
@@ -52,6 +54,45 @@ def test_eval_refuses_bad_ids_by_element(program, data, tmp_path):
     for ids, word in [("[]", "not empty"), ("[1,-1]", "element 1"), ("[1.5]", "element 0"), ("[99999999]", "element 0"),
                       ("{}", "JSON list"), ("[", "JSON")]:
         program.fails(2, "eval", "--logits", "--ids", "-", "--output", tmp_path / "o", model, stdin=ids, says=[word])
+
+
+def test_eval_writes_over_nothing_but_a_regular_file(program, data, tmp_path):
+    folder, single = tmp_path / "folder", tmp_path / "model.gguf"
+    shutil.copytree(data / "reference" / "llama_linear", folder)
+    shutil.copyfile(data / "reference" / "gguf" / "llama_linear.gguf", single)
+    ids, fifo, link, hard = (tmp_path / name for name in ("ids.json", "fifo", "link", "hard"))
+    ids.write_text("[1, 2]")
+    os.mkfifo(fifo)
+    link.symlink_to(single)
+    os.link(single, hard)
+
+    def state():
+        return {path: (path.lstat().st_mode, path.lstat().st_ino, path.lstat().st_size)
+                for path in tmp_path.rglob("*")}
+
+    before = state()
+    for model, output, code in [(single, fifo, 2), (single, folder, 2), (single, tmp_path / "none" / "o", 1),
+                                (single, ids, 2), (single, single, 2), (single, link, 2), (single, hard, 2),
+                                (folder, folder / "model.safetensors", 2), (folder, folder / "config.json", 2)]:
+        program.fails(code, "eval", "--logits", "--ids", ids, "--output", output, model, says=[str(output)])
+        assert state() == before, output
+    assert program("eval", "--logits", "--ids", ids, "--output", tmp_path / "o", single).returncode == 0
+
+
+def test_eval_tells_of_logits_that_are_not_finite(program, data, tmp_path):
+    folder, out = tmp_path / "folder", tmp_path / "o"
+    shutil.copytree(data / "reference" / "llama_linear", folder)
+    weights = folder / "model.safetensors"
+    raw = bytearray(weights.read_bytes())
+    (length,) = struct.unpack("<Q", raw[:8])
+    entry = json.loads(raw[8:8 + length])["model.norm.weight"]
+    at = 8 + length + entry["data_offsets"][0]
+    size = (entry["data_offsets"][1] - entry["data_offsets"][0]) // entry["shape"][0]
+    raw[at:at + size] = b"\xff" * size
+    weights.write_bytes(raw)
+    program.fails(1, "eval", "--logits", "--ids", "-", "--output", out, folder, stdin="[1, 2]",
+                  says=["position 0", "not finite"])
+    assert "logits" in read_safetensors(out)
 
 
 def test_run_answers_and_keeps_standard_output_clean(program, model):

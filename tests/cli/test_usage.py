@@ -1,4 +1,5 @@
 """Help, flags, exit codes, and the sentences for what cannot be honoured."""
+import os
 import pathlib
 import re
 
@@ -100,3 +101,56 @@ def test_version_and_devices_are_machine_readable(program):
     assert version["version"] and version["cpu"]
     devices = json.loads(program("devices", "--json").stdout)
     assert devices["threads"] >= 1 and any(d["name"] == "cpu" and d["usable"] for d in devices["devices"])
+
+
+def test_arguments_that_nobody_reads_are_refused(program, data, tmp_path):
+    tiny = data / "reference" / "gguf" / "llama_linear.gguf"
+    output = tmp_path / "o"
+    for arguments in (["run", tiny, "hi", "junk"], ["run", "-m", tiny, "hi", "junk"], ["show", tiny, "junk"],
+                      ["show", "--model", tiny, "junk"], ["serve", tiny, "junk"], ["bench", tiny, "junk"],
+                      ["version", "junk"], ["devices", "junk"], ["help", "run", "junk"],
+                      ["eval", "--logits", "--ids", "-", "--output", output, tiny, "junk"],
+                      ["template", "--tokenizer", tiny, "junk"],
+                      ["tokenize", "--json", "--tokenizer", tiny, "junk"],
+                      ["tokenize", "--decode", "--tokenizer", tiny, "junk"]):
+        program.fails(2, *arguments, says=["junk"])
+    for flag in (["--system", "x"], ["--think"], ["--no-think"], ["--chat-template", "x"]):
+        program.fails(2, "run", tiny, "--raw", "-p", "hi", *flag, says=["--raw", flag[0].replace("no-", "")])
+
+
+def test_an_empty_pack_cache_is_refused(program, data):
+    tiny = data / "reference" / "gguf" / "llama_linear.gguf"
+    for verb in ("run", "serve", "bench"):
+        program.fails(2, verb, tiny, "--pack-cache", "", says=["--pack-cache"])
+    program.fails(2, "run", tiny, env={"DEEPSEEK_EDGE_PACK_CACHE": ""}, says=["--pack-cache"])
+
+
+def test_many_more_threads_than_cpus_are_refused(program, data):
+    tiny = data / "reference" / "gguf" / "llama_linear.gguf"
+    most = 4 * len(os.sched_getaffinity(0))
+    program.fails(2, "run", tiny, "-p", "hi", "-t", min(1024, most + 1), says=["--threads", str(most)])
+    result = program("run", tiny, "--raw", "-n", "1", "-p", "hi", "-t", min(most, 8))
+    assert result.returncode == 0, result.stderr
+
+
+def test_what_is_no_model_file_is_exit_4(program, tmp_path):
+    os.mkfifo(tmp_path / "fifo.gguf")
+    (tmp_path / "loop.gguf").symlink_to(tmp_path / "loop.gguf")
+    (tmp_path / "broken.gguf").symlink_to("nothing")
+    (tmp_path / "locked.gguf").touch(mode=0)
+    names = [tmp_path / "fifo.gguf", tmp_path / "loop.gguf", tmp_path / "broken.gguf", "/dev/null", "/dev/zero"]
+    if os.geteuid() != 0:
+        names.append(tmp_path / "locked.gguf")
+    for name in names:
+        for verb in ("run", "show", "bench"):
+            program.fails(4, verb, name, says=[str(name)])
+        program.fails(4, "tokenize", "--tokenizer", name, "hi", says=[str(name)])
+
+
+def test_a_fifo_in_the_hub_cache_does_not_hang(program, data, tmp_path):
+    repository = tmp_path / "models--a--b"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "snapshots").mkdir()
+    (repository / "snapshots" / "1").symlink_to(data / "reference" / "llama_linear")
+    os.mkfifo(repository / "refs" / "main")
+    assert program("show", "a/b", env={"HF_HUB_CACHE": str(tmp_path)}, timeout=20).returncode == 0

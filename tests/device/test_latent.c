@@ -186,7 +186,7 @@ static struct dse_device *open_device(const struct scene *scene, int threads)
     struct dse_device *device;
     struct dse_error err;
     assert_int_equal(dse_device_open("cpu", threads, &device, &err), DSE_OK);
-    assert_int_equal(device->ops->reserve(device, &scene->config, scene->n_rows, 4096, &err), DSE_OK);
+    assert_int_equal(device->ops->reserve(device, &scene->config, scene->n_rows, &err), DSE_OK);
     return device;
 }
 

@@ -769,6 +769,133 @@ static void load_with_experts_reports_lack_of_memory_at_every_allocation(void **
     latent_deinit(&model);
 }
 
+static void make_file(const struct place *place, const char *name, time_t used)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", place->cache, name);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs("old", f);
+    fclose(f);
+    const struct timespec times[2] = {{.tv_sec = used}, {.tv_sec = used}};
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+static bool has_file(const struct place *place, const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", place->cache, name);
+    return access(path, F_OK) == 0;
+}
+
+static void cache_keeps_the_packs_used_last_and_no_leftovers(void **state)
+{
+    struct place *place = *state;
+    char own[512], name[64];
+    struct dse_device_weights weights = load(place, place->cache);
+    unload(place, &weights);
+    find_pack(place, own);
+    const char *own_name = strrchr(own, '/') + 1;
+    /* six other packs, the third and the fifth used longest ago; ours looks older than all of them */
+    static const time_t used[6] = {600, 500, 10, 400, 20, 300};
+    for (int i = 0; i < 6; i++) {
+        snprintf(name, sizeof name, "%032x.pack", i);
+        make_file(place, name, used[i]);
+    }
+    make_file(place, own_name, 1);
+    make_file(place, "00000000000000000000000000000001.tmp", 700);
+    make_file(place, "00000000000000000000000000000002.tmp", 700);
+    make_file(place, "notes.tmp", 1);
+    make_file(place, "mine.pack", 1);
+    snprintf(name, sizeof name, "%.64s", "00000000000000000000000000000002.tmp");
+    char locked[512];
+    snprintf(locked, sizeof locked, "%s/%s", place->cache, name);
+    int fd = open(locked, O_RDWR);
+    assert_int_equal(flock(fd, LOCK_EX | LOCK_NB), 0); /* another process is packing */
+
+    weights = load(place, place->cache);
+    assert_int_equal(weights.resident_bytes, 0);
+    for (int i = 0; i < 6; i++) {
+        snprintf(name, sizeof name, "%032x.pack", i);
+        assert_int_equal(has_file(place, name), i != 2 && i != 4);
+    }
+    assert_true(has_file(place, own_name));
+    assert_false(has_file(place, "00000000000000000000000000000001.tmp"));
+    assert_true(has_file(place, "00000000000000000000000000000002.tmp"));
+    assert_true(has_file(place, "notes.tmp"));
+    assert_true(has_file(place, "mine.pack"));
+    close(fd);
+    unload(place, &weights);
+
+    /* using a pack makes it the youngest */
+    make_file(place, "0000000000000000000000000000000a.pack", 1);
+    struct stat st;
+    weights = load(place, place->cache);
+    unload(place, &weights);
+    assert_int_equal(stat(own, &st), 0);
+    assert_true(st.st_mtim.tv_sec > 1000);
+    assert_false(has_file(place, "0000000000000000000000000000000a.pack"));
+    assert_false(has_file(place, "00000000000000000000000000000002.tmp"));
+}
+
+/* Names in the cache folder of which somebody made something else. */
+static void cache_names_that_are_pipes_or_links_neither_hang_nor_reach_other_files(void **state)
+{
+    struct place *place = *state;
+    char path[512], temporary[512], victim[128], content[8] = "";
+    struct stat st;
+    struct dse_device_weights memory = load(place, NULL), weights = load(place, place->cache);
+    unload(place, &weights);
+    find_pack(place, path);
+    snprintf(temporary, sizeof temporary, "%.*s.tmp", (int)(strlen(path) - strlen(".pack")), path);
+    snprintf(victim, sizeof victim, "%s/victim", place->folder);
+
+    assert_int_equal(unlink(path), 0); /* a pipe is no pack: it is replaced */
+    assert_int_equal(mkfifo(path, 0600), 0);
+    weights = load(place, place->cache);
+    assert_int_equal(weights.resident_bytes, 0);
+    assert_same_weights(&memory, &weights);
+    unload(place, &weights);
+
+    assert_int_equal(unlink(path), 0); /* nor is it written to */
+    assert_int_equal(mkfifo(temporary, 0600), 0);
+    weights = load(place, place->cache);
+    assert_true(weights.resident_bytes > 0);
+    assert_same_weights(&memory, &weights);
+    unload(place, &weights);
+    assert_int_equal(lstat(temporary, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+
+    assert_int_equal(unlink(temporary), 0); /* a second name of another file, locked, so that it is not tidied away */
+    FILE *f = fopen(victim, "w");
+    assert_non_null(f);
+    fputs("mine", f);
+    fclose(f);
+    assert_int_equal(link(victim, temporary), 0);
+    int ready[2];
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = open(victim, O_RDONLY);
+        if (fd < 0 || flock(fd, LOCK_EX) != 0 || write(ready[1], "x", 1) != 1) _exit(1);
+        usleep(300000);
+        _exit(0);
+    }
+    assert_int_equal(read(ready[0], content, 1), 1);
+    weights = load(place, place->cache);
+    assert_true(weights.resident_bytes > 0);
+    unload(place, &weights);
+    waitpid(child, NULL, 0);
+    close(ready[0]);
+    close(ready[1]);
+    f = fopen(victim, "r");
+    assert_non_null(f);
+    assert_int_equal(fread(content, 1, sizeof content, f), 4);
+    assert_memory_equal(content, "mine", 4);
+    fclose(f);
+    unload(place, &memory);
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -791,6 +918,8 @@ int main(void)
         CASE(cache_folder_that_cannot_be_used_means_memory),
         CASE(cache_is_shared_by_processes_that_start_at_once),
         CASE(cache_left_half_built_by_a_killed_process_is_no_obstacle),
+        CASE(cache_keeps_the_packs_used_last_and_no_leftovers),
+        CASE(cache_names_that_are_pipes_or_links_neither_hang_nor_reach_other_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

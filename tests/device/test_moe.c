@@ -151,7 +151,7 @@ static void layer_init(struct layer *l, const struct moe_shape *shape, int threa
                                               make(l, &random, shape->type, shared, EMBD, 0.3f),
                                               make(l, &random, shape->type, EMBD, shared, 0.3f)};
     assert_int_equal(dse_device_open("auto", threads, &l->device, &err), DSE_OK);
-    assert_int_equal(l->device->ops->reserve(l->device, &l->config, ROWS, 512, &err), DSE_OK);
+    assert_int_equal(l->device->ops->reserve(l->device, &l->config, ROWS, &err), DSE_OK);
 }
 
 static void layer_deinit(struct layer *l)

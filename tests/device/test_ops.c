@@ -27,8 +27,7 @@ static void bench_init(struct bench *bench, const struct fake_shape *shape, int 
     assert_int_equal(dse_device_open("auto", threads, &bench->device, &err), DSE_OK);
     assert_int_equal(bench->device->ops->load(bench->device, &bench->model.file, false, NULL, &bench->weights, &err),
                      DSE_OK);
-    assert_int_equal(bench->device->ops->reserve(bench->device, &bench->model.file.config, max_rows, 512, &err),
-                     DSE_OK);
+    assert_int_equal(bench->device->ops->reserve(bench->device, &bench->model.file.config, max_rows, &err), DSE_OK);
     bench->q = shape->n_heads * shape->head_dim;
     bench->kv = shape->n_kv_heads * shape->head_dim;
 }

@@ -86,7 +86,7 @@ static void walk_layers(struct dse_model *model, const struct reference *referen
     int n_ids;
     const int32_t *ids = reference_i32(reference, prompt, "ids", &n_ids);
     assert_int_equal(dse_kv_pool_init(&pool, &model->kv_layout, 16, &error), DSE_OK);
-    assert_int_equal(dse_forward_init(&forward, model, CHUNK, 0, n_ids, &error), DSE_OK);
+    assert_int_equal(dse_forward_init(&forward, model, CHUNK, 0, &error), DSE_OK);
     for (int first = 0; first < n_ids; first += CHUNK) {
         const int n = n_ids - first < CHUNK ? n_ids - first : CHUNK;
         assert_true(dse_kv_extend(&pool, &sequence, first + n));

@@ -55,6 +55,27 @@ static void pages_lie_on_huge_page_borders_and_are_zero(void **state)
     assert_int_equal(dse_mem_live_bytes(DSE_MEM_KV), 0);
 }
 
+/* Machines with pages of 16 and 64 KiB refuse an munmap at any other border. */
+static void pages_of_every_size_end_on_their_borders(void **state)
+{
+    static const size_t page_sizes[] = {4096, 16384, 65536};
+    static const size_t sizes[] = {0, 1, 4095, 4096, 70000, (2u << 20) + 1, (5u << 20) + 17};
+    for (size_t p = 0; p < 3; p++) {
+        const size_t page = page_sizes[p];
+        for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+            for (uintptr_t map = 0x7f0000000000; map < 0x7f0000000000 + (2u << 20); map += page * 7) {
+                struct dse_page_span span = dse_page_span(map, sizes[i], page);
+                assert_int_equal(span.start % page, 0);
+                assert_int_equal(span.end % page, 0);
+                assert_int_equal(span.user % (2u << 20), 0);
+                assert_true(span.start >= map && span.user - span.start == page);
+                assert_true(span.end >= span.user + sizes[i] && span.end < span.user + sizes[i] + page);
+                assert_true(span.end <= map + sizes[i] + (4u << 20));
+            }
+        }
+    }
+}
+
 static void the_chosen_allocation_fails(void **state)
 {
     dse_alloc_fail_after(2);
@@ -121,6 +142,7 @@ int main(void)
         cmocka_unit_test(sizes_that_overflow_are_refused),
         cmocka_unit_test(heap_counts_live_bytes_per_tag),
         cmocka_unit_test(pages_lie_on_huge_page_borders_and_are_zero),
+        cmocka_unit_test(pages_of_every_size_end_on_their_borders),
         cmocka_unit_test(the_chosen_allocation_fails),
         cmocka_unit_test(arena_keeps_its_maximum_and_frees_everything),
         cmocka_unit_test(buffer_never_grows_beyond_its_maximum),

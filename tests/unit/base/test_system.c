@@ -86,6 +86,22 @@ static void memory_limit_is_the_tightest_group_without_file_pages(void **state)
     assert_string_equal(limit.reason, "cgroup limit");
 }
 
+static void shared_memory_is_not_counted_as_free_file_pages(void **state)
+{
+    (void)state;
+    put("/proc/self/cgroup", "0::/app\n");
+    put("/sys/fs/cgroup/app/memory.max", "104857600\n");
+    put("/sys/fs/cgroup/app/memory.current", "50000000\n");
+    put("/sys/fs/cgroup/app/memory.stat", "anon 10000000\nfile 40000000\nshmem 30000000\nfile_mapped 7\n");
+    assert_int_equal(dse_cgroup_memory_limit(root).available_bytes, 104857600 - 40000000);
+    put("/proc/self/cgroup", "3:memory:/m\n");
+    put("/sys/fs/cgroup/memory/m/memory.limit_in_bytes", "104857600\n");
+    put("/sys/fs/cgroup/memory/m/memory.usage_in_bytes", "50000000\n");
+    put("/sys/fs/cgroup/memory/m/memory.stat",
+        "cache 1\nshmem 2\ntotal_cache 40000000\ntotal_rss 10000000\ntotal_shmem 30000000\n");
+    assert_int_equal(dse_cgroup_memory_limit(root).available_bytes, 104857600 - 40000000);
+}
+
 static void only_regular_files_are_mapped(void **state)
 {
     struct dse_map map;
@@ -159,7 +175,11 @@ static void a_missing_path_is_an_argument_error(void **state)
     assert_false(dse_file_exists(NULL));
     assert_false(dse_file_is_directory(NULL));
     assert_int_equal(dse_fail_errno(&err, EIO, NULL, "open"), DSE_ERR_IO);
-    assert_non_null(strstr(err.message, "cannot open it"));
+    assert_string_equal(err.message, "cannot open: Input/output error");
+    dse_fail_errno(&err, EIO, "", "start a thread");
+    assert_string_equal(err.message, "cannot start a thread: Input/output error");
+    dse_fail_errno(&err, EIO, "model.gguf", "open");
+    assert_string_equal(err.message, "cannot open model.gguf: Input/output error");
 }
 
 static void meet_twice(void *context, int thread, int n_threads)
@@ -233,6 +253,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(quota_of_any_ancestor_limits_threads, make_root, remove_root),
         cmocka_unit_test_setup_teardown(version_1_quota_limits_threads, make_root, remove_root),
         cmocka_unit_test_setup_teardown(memory_limit_is_the_tightest_group_without_file_pages, make_root, remove_root),
+        cmocka_unit_test_setup_teardown(shared_memory_is_not_counted_as_free_file_pages, make_root, remove_root),
         cmocka_unit_test_setup_teardown(only_regular_files_are_mapped, make_root, remove_root),
         cmocka_unit_test_setup_teardown(a_shrunk_file_is_noticed, make_root, remove_root),
         cmocka_unit_test_setup_teardown(reading_stops_at_the_limit, make_root, remove_root),

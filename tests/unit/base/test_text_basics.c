@@ -1,15 +1,24 @@
 /* UTF-8, JSON limits, errors, random numbers. */
 #include <setjmp.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/alloc.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "base/utf8.h"
 
@@ -72,6 +81,51 @@ static void json_rejects_nesting_past_limit(void **state)
     assert_int_equal(parse("{\"a\":\"[[[[\\\"[[[[\"}", &err), DSE_OK);
 }
 
+/* count times piece between the brackets */
+static char *repeated(const char *piece, size_t count)
+{
+    size_t bytes = strlen(piece), at = 1;
+    char *text = malloc(count * bytes + 3);
+    assert_non_null(text);
+    text[0] = '[';
+    for (size_t i = 0; i < count; i++, at += bytes)
+        memcpy(text + at, piece, bytes);
+    text[at - (count > 0)] = ']';
+    text[at + (count == 0)] = '\0';
+    return text;
+}
+
+static void json_limits_values_so_that_memory_is_known(void **state)
+{
+    (void)state;
+    struct dse_error err;
+    /* the longest list of numbers that is taken: the outer array counts as 8 */
+    char *text = repeated("1,", DSE_JSON_MAX_VALUES - 8);
+    assert_int_equal(parse(text, &err), DSE_OK);
+    free(text);
+    text = repeated("1,", DSE_JSON_MAX_VALUES - 7);
+    assert_int_equal(parse(text, &err), DSE_ERR_LIMIT);
+    assert_non_null(strstr(err.message, "more than 1048576 values"));
+    free(text);
+    static const char *const heavy[] = {"[],", "{},"};
+    for (int i = 0; i < 2; i++) {
+        text = repeated(heavy[i], 4000000);
+        assert_int_equal(parse(text, &err), DSE_ERR_LIMIT);
+        free(text);
+    }
+    text = repeated("\",[{\",", 1000000); /* in strings nothing counts but the commas between them */
+    assert_int_equal(parse(text, &err), DSE_OK);
+    free(text);
+    /* files of a model may have more: a tokenizer has hundreds of thousands of merges */
+    text = repeated("[1,2],", 600000);
+    json_t *value = NULL;
+    assert_int_equal(dse_json_parse(text, strlen(text), "body", &value, &err), DSE_ERR_LIMIT);
+    assert_int_equal(dse_json_parse_limited(text, strlen(text), DSE_JSON_MAX_FILE_VALUES, "file", &value, &err),
+                     DSE_OK);
+    json_decref(value);
+    free(text);
+}
+
 static void json_rejects_duplicates_bad_utf8_and_rest(void **state)
 {
     static const char *const bad[] = {"",     "{",   "{\"a\":1,\"a\":2}", "\"\xFF\"", "{} x",
@@ -125,15 +179,105 @@ static void philox_gives_the_published_numbers(void **state)
     assert_true(u != dse_philox_uniform(1, 2, 4));
 }
 
+static size_t first_random_bytes(bool forbidden, unsigned char out[64])
+{
+    int pipes[2];
+    assert_int_equal(pipe(pipes), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        struct sock_filter filter[] = {
+            BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+            BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getrandom, 0, 1),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+            BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        };
+        struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+        if (forbidden &&
+            (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0))
+            _exit(2);
+        dse_random_bytes(out, 32);
+        dse_random_bytes(out + 32, 32);
+        _exit(write(pipes[1], out, 64) == 64 ? 0 : 1);
+    }
+    close(pipes[1]);
+    ssize_t n = read(pipes[0], out, 64);
+    close(pipes[0]);
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0); /* 2: the filter was refused */
+    return n > 0 ? (size_t)n : 0;
+}
+
+static void random_bytes_come_even_without_getrandom(void **state)
+{
+    (void)state;
+    for (int forbidden = 0; forbidden < 2; forbidden++) {
+        unsigned char bytes[64] = {0};
+        assert_int_equal(first_random_bytes(forbidden, bytes), 64);
+        for (int i = 0; i < 64; i += 16)
+            for (int j = 0; j < i; j += 16)
+                assert_memory_not_equal(bytes + i, bytes + j, 16);
+    }
+}
+
+static char logged[16384];
+
+static void keep_line(const char *line, size_t bytes)
+{
+    memcpy(logged, line, bytes);
+    logged[bytes] = '\0';
+}
+
+static void log_goes_nowhere_until_a_sink_is_set(void **state)
+{
+    (void)state;
+    FILE *file = tmpfile();
+    int real = dup(STDERR_FILENO);
+    assert_non_null(file);
+    dup2(fileno(file), STDERR_FILENO);
+    dse_log(DSE_LOG_ERROR, "base", "nobody wants to know");
+    fflush(stderr);
+    off_t written = lseek(STDERR_FILENO, 0, SEEK_END);
+    dup2(real, STDERR_FILENO);
+    close(real);
+    fclose(file);
+    assert_int_equal(written, 0);
+
+    dse_alloc_forbid_begin(); /* the engine logs where it must not allocate */
+    dse_log_to(keep_line);
+    dse_log(DSE_LOG_WARN, "base", "%d of %s", 3, "them");
+    assert_string_equal(logged, "warn: base: 3 of them\n");
+    logged[0] = '\0';
+    dse_log(DSE_LOG_INFO, "base", "too quiet");
+    assert_string_equal(logged, "");
+    dse_log_configure(DSE_LOG_WARN, true);
+    dse_log(DSE_LOG_ERROR, "base", "a\"b\xFF");
+    assert_non_null(strstr(logged, "\"level\":\"error\",\"component\":\"base\",\"message\":\"a\\\"b\xEF\xBF\xBD\"}\n"));
+    /* the longest there is: 2047 bytes that take six each */
+    char text[4096];
+    memset(text, 1, sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    dse_log(DSE_LOG_ERROR, "base", "%s", text);
+    dse_alloc_forbid_end();
+    assert_true(strlen(logged) > 6 * 2047);
+    assert_non_null(strstr(logged, "\\u0001\"}\n"));
+    dse_log_to(NULL);
+    dse_log_configure(DSE_LOG_WARN, false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_point_survives_encoding),
         cmocka_unit_test(invalid_utf8_is_cut_at_maximal_subparts),
         cmocka_unit_test(json_rejects_nesting_past_limit),
+        cmocka_unit_test(json_limits_values_so_that_memory_is_known),
         cmocka_unit_test(json_rejects_duplicates_bad_utf8_and_rest),
         cmocka_unit_test(errors_keep_status_place_and_text),
         cmocka_unit_test(philox_gives_the_published_numbers),
+        cmocka_unit_test(random_bytes_come_even_without_getrandom),
+        cmocka_unit_test(log_goes_nowhere_until_a_sink_is_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

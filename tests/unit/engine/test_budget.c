@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,6 +100,97 @@ static void plan_takes_an_explicit_pool_or_says_what_it_lacks(void **state)
     assert_int_equal(dse_budget_plan(*state, &options, machine(1000 * MIB), &sizes, &error), DSE_ERR_NO_MEMORY);
 }
 
+/* The same model, its weights mapped from a pack cache. */
+static struct dse_model *open_mapped(char folder[64], uint64_t *mapped)
+{
+    struct dse_model_options options = {.n_threads = 1, .pack_cache = folder};
+    struct dse_model *model = NULL;
+    struct dse_error error;
+    struct dse_engine_sizes sizes;
+    memcpy(folder, "/tmp/dse-test-plan-XXXXXX", sizeof "/tmp/dse-test-plan-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    if (dse_model_open(reference_path("llama_linear"), &options, &model, &error) != DSE_OK)
+        fail_msg("%s", error.message);
+    assert_int_equal(dse_budget_plan(model, NULL, machine(1000 * MIB), &sizes, &error), DSE_OK);
+    assert_int_equal(sizes.plan.resident_weight_bytes, 0);
+    *mapped = sizes.plan.mapped_weight_bytes;
+    assert_true(*mapped > 10 * block_bytes);
+    assert_int_equal(sizes.plan.total_bytes, *mapped + sizes.plan.kv_bytes + sizes.plan.scratch_bytes);
+    return model;
+}
+
+static void plan_leaves_mapped_weights_their_memory_unless_told_otherwise(void **state)
+{
+    (void)state;
+    char folder[64], command[96];
+    uint64_t mapped;
+    struct dse_model *model = open_mapped(folder, &mapped);
+    struct dse_engine_sizes sizes;
+    struct dse_error error;
+    struct dse_engine_options options = {.chunk_tokens = 64, .memory_fraction = 1.0, .max_concurrent = 1};
+    assert_int_equal(dse_budget_plan(model, &options, machine(1000 * MIB), &sizes, &error), DSE_OK);
+    const uint64_t scratch = sizes.plan.scratch_bytes;
+
+    /* by default what is beside them */
+    uint64_t available = mapped + scratch + 7 * block_bytes + 100;
+    assert_true(available / 4 < scratch + 7 * block_bytes);
+    assert_int_equal(dse_budget_plan(model, &options, machine(available), &sizes, &error), DSE_OK);
+    assert_int_equal(sizes.plan.context_length, 7 * 32);
+    assert_int_equal(sizes.n_blocks, 7);
+    assert_true(sizes.plan.total_bytes <= sizes.plan.available_bytes);
+
+    /* an explicit context may take their place, and the plan shows it */
+    options.context_length = 1024;
+    available = scratch + 32 * block_bytes;
+    assert_int_equal(dse_budget_plan(model, &options, machine(available), &sizes, &error), DSE_OK);
+    assert_int_equal(sizes.n_blocks, 32);
+    assert_int_equal(sizes.plan.mapped_weight_bytes, mapped);
+    assert_true(sizes.plan.total_bytes > sizes.plan.available_bytes);
+
+    /* weights larger than memory: a part of it by default */
+    options.context_length = 0;
+    available = mapped < 4 * (scratch + 3 * block_bytes) ? mapped : 4 * (scratch + 3 * block_bytes);
+    assert_int_equal(dse_budget_plan(model, &options, machine(available), &sizes, &error), DSE_OK);
+    assert_true(sizes.plan.context_length > 0);
+    assert_true(sizes.plan.total_bytes > sizes.plan.available_bytes);
+    dse_model_unref(model);
+    (void)snprintf(command, sizeof command, "rm -rf %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+static void plan_of_a_machine_without_any_limit_does_not_overflow(void **state)
+{
+    struct dse_engine_sizes sizes;
+    struct dse_error error;
+    struct dse_engine_options options = {.memory_fraction = 1.0};
+    assert_int_equal(dse_budget_plan(*state, &options, machine(UINT64_MAX), &sizes, &error), DSE_OK);
+    assert_int_equal(sizes.plan.context_length, 1024);
+    assert_true(sizes.plan.available_bytes == UINT64_MAX);
+}
+
+static void check_of_eval_and_bench_counts_cache_and_scratch(void **state)
+{
+    struct dse_engine_sizes sizes;
+    struct dse_error error;
+    struct dse_engine_options options = {.chunk_tokens = 64, .max_concurrent = 1};
+    assert_int_equal(dse_budget_plan(*state, &options, machine(1000 * MIB), &sizes, &error), DSE_OK);
+    const uint64_t need = sizes.plan.scratch_bytes + 3 * block_bytes;
+    const int rows = sizes.max_rows, out = sizes.max_out;
+    assert_int_equal(dse_budget_check(*state, rows, out, 3, machine(need), "the test", &error), DSE_OK);
+    assert_int_equal(dse_budget_check(*state, rows, out, 3, machine(need - 1), "the test", &error), DSE_ERR_NO_MEMORY);
+    assert_int_equal(error.need, need);
+    assert_int_equal(error.have, need - 1);
+    assert_non_null(strstr(error.message, "the test"));
+    assert_int_equal(dse_budget_check(*state, rows, out, SIZE_MAX, machine(need), "the test", &error),
+                     DSE_ERR_NO_MEMORY);
+    int32_t ids[2] = {3, 4};
+    float *logits = calloc(2 * 512, sizeof *logits);
+    assert_int_equal(dse_eval_logits(*state, ids, 2, DSE_MAX_CHUNK_TOKENS + 1, logits, &error), DSE_ERR_INVALID);
+    assert_string_equal(error.file, "chunk_tokens");
+    assert_int_equal(dse_eval_logits(*state, ids, 2, DSE_MAX_CHUNK_TOKENS, logits, &error), DSE_OK);
+    free(logits);
+}
+
 static void plan_refuses_options_out_of_range_by_name(void **state)
 {
     const struct {
@@ -146,7 +238,6 @@ static void engine_reports_its_plan_and_model(void **state)
     assert_int_equal(again.kv_bytes, plan.kv_bytes);
     assert_int_equal(again.context_length, 128);
     assert_ptr_equal(dse_engine_model(engine), *state);
-    assert_int_equal(dse_engine_silence_ns(engine), 0);
     dse_engine_free(engine);
 }
 
@@ -188,6 +279,9 @@ int main(void)
         cmocka_unit_test(plan_shrinks_the_default_context_to_what_fits),
         cmocka_unit_test(plan_refusal_names_need_have_and_the_nearest_context),
         cmocka_unit_test(plan_takes_an_explicit_pool_or_says_what_it_lacks),
+        cmocka_unit_test(plan_leaves_mapped_weights_their_memory_unless_told_otherwise),
+        cmocka_unit_test(plan_of_a_machine_without_any_limit_does_not_overflow),
+        cmocka_unit_test(check_of_eval_and_bench_counts_cache_and_scratch),
         cmocka_unit_test(plan_refuses_options_out_of_range_by_name),
         cmocka_unit_test(engine_refuses_to_start_when_the_plan_does_not_fit),
         cmocka_unit_test(engine_reports_its_plan_and_model),

@@ -14,6 +14,7 @@
 #include "base/alloc.h"
 #include "base/counters.h"
 #include "base/file.h"
+#include "engine/engine_internal.h"
 #include "engine_support.h"
 
 static int32_t prompt[1000];
@@ -66,7 +67,6 @@ static void submit_beyond_the_queue_is_busy_and_room_returns(void **state)
     assert_false(slots[1].running);
     assert_int_equal(slots[1].id, waiting[0]->id);
     assert_int_equal(dse_engine_slots(engine, slots, 1), 1);
-    assert_true(dse_engine_silence_ns(engine) > 0);
 
     run_release(held);
     run_wait(held);
@@ -177,6 +177,140 @@ static void requests_wait_for_the_memory_they_were_promised(void **state)
     }
     wait_until_empty();
     dse_engine_free(engine);
+}
+
+/* Two requests without a limit fill the pool. The one of lower priority gives way, although it was there first. */
+static void full_pool_sets_the_lowest_priority_back(void **state)
+{
+    struct dse_model_info info;
+    dse_model_get_info(*state, &info);
+    struct dse_engine_options options = {.context_length = 512, .max_concurrent = 2, .max_queue = 2};
+    options.kv_bytes = info.kv_bytes_per_token * 640;
+    struct dse_engine *engine = create_engine(*state, options);
+    struct run *low = run_create(), *high = run_create();
+    struct dse_request request = simple(10, -1);
+    request.priority = -1;
+    low->hold = true;
+    low->hold_at = DSE_EVENT_TOKEN;
+    run_submit(low, engine, request);
+    run_wait_held(low);
+    request.priority = 0;
+    high->hold = true;
+    high->hold_at = DSE_EVENT_FINISH;
+    run_submit(high, engine, request);
+    run_release(low);
+    run_wait_held(high);
+    struct dse_slot slots[2];
+    assert_int_equal(dse_engine_slots(engine, slots, 2), 1);
+    assert_int_equal(slots[0].id, low->id);
+    run_release(high);
+    run_wait(high);
+    run_wait(low);
+    assert_int_equal(high->choice[0].n_tokens, 502);
+    assert_int_equal(low->choice[0].n_tokens, 502);
+    assert_memory_equal(low->choice[0].tokens, high->choice[0].tokens, 502 * sizeof(int32_t)); /* set back or not */
+    run_free(low);
+    run_free(high);
+    wait_until_empty();
+    dse_engine_free(engine);
+}
+
+/* As if admission had promised too little: the request ends, the engine goes on. */
+static void prompt_whose_promise_breaks_ends_with_an_error(void **state)
+{
+    struct dse_engine *engine = create_engine(*state,
+                                              (struct dse_engine_options){.context_length = 256, .chunk_tokens = 16});
+    struct run *run = run_create();
+    run->hold = true;
+    run->hold_at = DSE_EVENT_PROGRESS;
+    run_submit(run, engine, simple(100, 5));
+    run_wait_held(run);
+    engine->scheduler.running[0]->sequences[0].kv.max_blocks = 1; /* the engine thread stands in the callback */
+    run_release(run);
+    run_wait(run);
+    assert_int_equal(run->choice[0].finish, DSE_FINISH_ERROR);
+    assert_int_equal(run->error.status, DSE_ERR_INTERNAL);
+    run_free(run);
+    run = run_request(engine, simple(100, 5));
+    assert_int_equal(run->choice[0].n_tokens, 5);
+    run_free(run);
+    wait_until_empty();
+    dse_engine_free(engine);
+}
+
+static void time_to_first_token_includes_the_queue(void **state)
+{
+    struct dse_engine *engine = create_engine(
+        *state, (struct dse_engine_options){.context_length = 256, .max_concurrent = 1, .max_queue = 1});
+    struct run *held = hold_engine(engine), *waiting = run_create();
+    double first = dse_histogram_get(DSE_HISTOGRAM_TTFT).sum, whole = dse_histogram_get(DSE_HISTOGRAM_E2E).sum;
+    run_submit(waiting, engine, simple(10, 3));
+    usleep(300000);
+    run_release(held);
+    run_wait(held);
+    run_wait(waiting);
+    /* of the two, only the waiting one had its first token since */
+    assert_true(dse_histogram_get(DSE_HISTOGRAM_TTFT).sum - first >= 0.3);
+    assert_true(dse_histogram_get(DSE_HISTOGRAM_E2E).sum - whole >= 0.6);
+    run_free(held);
+    run_free(waiting);
+    dse_engine_free(engine);
+}
+
+struct late_submit {
+    struct dse_engine *engine;
+    struct dse_request request;
+    enum dse_status status;
+};
+
+static void *submit_late(void *argument)
+{
+    struct late_submit *late = argument;
+    struct dse_error error;
+    late->status = dse_engine_submit(late->engine, &late->request, NULL, &error);
+    return NULL;
+}
+
+static void *free_engine(void *engine)
+{
+    dse_engine_free(engine);
+    return NULL;
+}
+
+static void wait_for_place_taken(struct dse_engine *engine, bool stopping)
+{
+    for (int i = 0; i < 60000; i++) {
+        pthread_mutex_lock(&engine->lock);
+        bool ready = engine->n_in_flight == 1 && engine->stopping == stopping;
+        pthread_mutex_unlock(&engine->lock);
+        if (ready) return;
+        usleep(1000);
+    }
+    fail_msg("the submit never took its place");
+}
+
+/* The lock of the trie holds a submit in the middle of its work. */
+static void submit_under_way_when_the_engine_is_freed_is_refused(void **state)
+{
+    (void)state;
+    struct dse_model *model = open_reference("gguf/llama_linear.gguf", DSE_COMPUTE_AUTO, 1);
+    struct dse_engine *engine = create_engine(model, (struct dse_engine_options){.context_length = 256});
+    struct late_submit late = {.engine = engine, .request = simple(10, 3)};
+    struct dse_error error;
+    pthread_t submitter, freer;
+    late.request.on_event = run_on_event;
+    assert_int_equal(dse_grammar_compile("root ::= [a-z]+", 15, &late.request.grammar, &error), DSE_OK);
+    pthread_mutex_lock(&model->trie_lock);
+    assert_int_equal(pthread_create(&submitter, NULL, submit_late, &late), 0);
+    wait_for_place_taken(engine, false);
+    assert_int_equal(pthread_create(&freer, NULL, free_engine, engine), 0);
+    wait_for_place_taken(engine, true);
+    pthread_mutex_unlock(&model->trie_lock);
+    pthread_join(submitter, NULL);
+    pthread_join(freer, NULL);
+    assert_int_equal(late.status, DSE_ERR_UNAVAILABLE);
+    dse_grammar_unref(late.request.grammar);
+    dse_model_unref(model);
 }
 
 static void request_that_could_never_fit_is_refused_with_both_numbers(void **state)
@@ -333,6 +467,10 @@ int main(void)
         cmocka_unit_test(memory_is_free_when_the_finish_event_comes),
         cmocka_unit_test(waiting_requests_run_by_priority_then_in_order),
         cmocka_unit_test(requests_wait_for_the_memory_they_were_promised),
+        cmocka_unit_test(full_pool_sets_the_lowest_priority_back),
+        cmocka_unit_test(prompt_whose_promise_breaks_ends_with_an_error),
+        cmocka_unit_test(time_to_first_token_includes_the_queue),
+        cmocka_unit_test(submit_under_way_when_the_engine_is_freed_is_refused),
         cmocka_unit_test(request_that_could_never_fit_is_refused_with_both_numbers),
         cmocka_unit_test(four_threads_submit_at_once),
         cmocka_unit_test(counters_and_gauges_follow_the_requests),

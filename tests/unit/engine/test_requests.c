@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/model.h"
 #include "engine_support.h"
 #include "text/grammar.h"
 #include "text/tokenizer.h"
@@ -334,10 +335,7 @@ static void grammar_forces_a_literal(void **state)
     (void)state;
     struct dse_model *model = open_reference("gguf/llama_linear.gguf", DSE_COMPUTE_AUTO, 1);
     const struct dse_tokenizer *tokenizer = dse_model_tokenizer(model);
-    if (tokenizer == NULL) {
-        dse_model_unref(model);
-        skip();
-    }
+    assert_non_null(tokenizer);
     struct dse_engine *engine = create_engine(model, (struct dse_engine_options){.context_length = CONTEXT});
     int32_t prompt[] = {30, 40, 50};
     char text[512];
@@ -373,6 +371,115 @@ static void grammar_forces_a_literal(void **state)
     dse_grammar_unref(request.grammar);
     dse_engine_free(engine);
     dse_model_unref(model);
+}
+
+/* The end that a grammar wants is not held back when nothing else may come. */
+static void grammar_that_may_only_end_wins_over_min_tokens(void **state)
+{
+    (void)state;
+    struct dse_model *model = open_reference("gguf/llama_linear.gguf", DSE_COMPUTE_AUTO, 1);
+    struct dse_engine *engine = create_engine(model, (struct dse_engine_options){.context_length = CONTEXT});
+    int32_t prompt[] = {30, 40, 50};
+    static const char *const sources[] = {"root ::= \"\"", "root ::= \"a\"?"};
+    for (int i = 0; i < 2; i++) {
+        for (int how = 0; how < 2; how++) {
+            struct dse_request request = dse_request_default;
+            request.prompt = prompt;
+            request.n_prompt = 3;
+            request.max_tokens = 20;
+            request.min_tokens = how == 0 ? 3 : 0;
+            request.ignore_eos = how == 1;
+            request.sampling.top_logprobs = 2;
+            request.grammar = compile(sources[i]);
+            struct run *run = run_request(engine, request);
+            if (run->choice[0].finish == DSE_FINISH_ERROR) fail_msg("%s: %s", sources[i], run->error.message);
+            assert_int_equal(run->choice[0].finish, DSE_FINISH_STOP);
+            assert_int_equal(run->choice[0].n_tokens, i);
+            run_free(run);
+            dse_grammar_unref(request.grammar);
+        }
+    }
+    dse_engine_free(engine);
+    dse_model_unref(model);
+}
+
+static void grammar_that_no_allowed_token_continues_is_a_fault_of_the_request(void **state)
+{
+    (void)state;
+    struct dse_model *model = open_reference("gguf/llama_linear.gguf", DSE_COMPUTE_AUTO, 1);
+    struct dse_engine *engine = create_engine(model, (struct dse_engine_options){.context_length = CONTEXT});
+    struct dse_logit_bias forbidden[512];
+    int32_t prompt[] = {30, 40, 50};
+    struct dse_request request = dse_request_default;
+    request.prompt = prompt;
+    request.n_prompt = 3;
+    request.max_tokens = 20;
+    request.grammar = compile("root ::= \"ab\"");
+    for (int i = 0; i < 512; i++) {
+        const struct dse_slice text = dse_tokenizer_bytes(dse_model_tokenizer(model), i);
+        const bool begins = text.bytes > 0 && (text.data[0] == 'a' || text.data[0] == 'b');
+        if (begins) forbidden[request.sampling.n_logit_bias++] = (struct dse_logit_bias){i, -INFINITY};
+    }
+    request.sampling.logit_bias = forbidden;
+    struct run *run = run_request(engine, request);
+    assert_int_equal(run->choice[0].finish, DSE_FINISH_ERROR);
+    assert_int_equal(run->error.status, DSE_ERR_INVALID);
+    assert_string_equal(run->error.file, "grammar");
+    run_free(run);
+    dse_grammar_unref(request.grammar);
+    dse_engine_free(engine);
+    dse_model_unref(model);
+}
+
+static void stop_that_only_the_configuration_names_ends_a_grammar(void **state)
+{
+    (void)state;
+    struct dse_model *model = open_reference("gguf/llama_linear.gguf", DSE_COMPUTE_AUTO, 1);
+    /* what collect_stop_tokens makes of "eos_token_id" in a generation_config.json; the list has room for one more */
+    const int32_t extra = 500;
+    assert_false(dse_tokenizer_is_stop(model->tokenizer, extra));
+    model->stop_tokens[model->n_stop_tokens++] = extra;
+    struct dse_engine *engine = create_engine(model, (struct dse_engine_options){.context_length = CONTEXT});
+    const struct dse_logit_bias wanted = {extra, 1000};
+    int32_t prompt[] = {30, 40, 50};
+    struct dse_request request = dse_request_default;
+    request.prompt = prompt;
+    request.n_prompt = 3;
+    request.max_tokens = 20;
+    request.sampling.temperature = 0;
+    request.sampling.logit_bias = &wanted;
+    request.sampling.n_logit_bias = 1;
+    request.grammar = compile("root ::= \"\"");
+    struct run *run = run_request(engine, request);
+    assert_int_equal(run->choice[0].n_tokens, 1);
+    assert_int_equal(run->choice[0].tokens[0], extra);
+    assert_true(run->choice[0].saw_stop_token);
+    assert_int_equal(run->choice[0].finish, DSE_FINISH_STOP);
+    run_free(run);
+    dse_grammar_unref(request.grammar);
+    dse_engine_free(engine);
+    dse_model_unref(model);
+}
+
+/* A token has the same log-probability whether it was generated or comes as part of a prompt. */
+static void prompt_logprobs_have_the_bits_of_generated_ones(void **state)
+{
+    struct fixture *f = *state;
+    struct dse_request request = greedy(f, 50, 60);
+    request.sampling.top_logprobs = 0;
+    struct run *said = run_request(f->engine, request);
+    int32_t whole[110];
+    memcpy(whole, f->prompt, 50 * sizeof *whole);
+    memcpy(whole + 50, said->choice[0].tokens, 60 * sizeof *whole);
+    request.prompt = whole;
+    request.n_prompt = 110;
+    request.max_tokens = 0;
+    request.prompt_logprobs = true;
+    struct run *echo = run_request(f->engine, request);
+    assert_int_equal(echo->n_prompt_logprobs, 109);
+    assert_memory_equal(echo->prompt_logprobs + 49, said->choice[0].logprobs, 60 * sizeof(float));
+    run_free(echo);
+    run_free(said);
 }
 
 static int setup(void **state)
@@ -412,6 +519,10 @@ int main(void)
         cmocka_unit_test(submit_names_the_field_it_refuses),
         cmocka_unit_test(grammar_needs_a_tokenizer),
         cmocka_unit_test(grammar_forces_a_literal),
+        cmocka_unit_test(grammar_that_may_only_end_wins_over_min_tokens),
+        cmocka_unit_test(grammar_that_no_allowed_token_continues_is_a_fault_of_the_request),
+        cmocka_unit_test(stop_that_only_the_configuration_names_ends_a_grammar),
+        cmocka_unit_test(prompt_logprobs_have_the_bits_of_generated_ones),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -598,8 +598,23 @@ static void tensors(const struct emitter *e)
         t->n_dims = 3 - t->n_dims;
         emit(e, &g, names[i], "rank_%s", names[i]);
     }
-    static const char *const extra[] = {"blk.0.attn_output.bias",    "blk.0.ffn_up.bias", "blk.0.attn_qkv.weight",
-                                        "blk.0.ffn_gate_inp.weight", "blk.0.attn_q.bias", "blk.1.attn_norm.weight"};
+    static const char *const extra[] = {"blk.0.attn_output.bias",
+                                        "blk.0.ffn_up.bias",
+                                        "blk.0.attn_qkv.weight",
+                                        "blk.0.ffn_gate_inp.weight",
+                                        "blk.0.attn_q.bias",
+                                        "blk.1.attn_norm.weight",
+                                        "blk.0.attn_sinks.weight",
+                                        "blk.0.attn_q.scale",
+                                        "blk.0.no_such_thing",
+                                        "blk.0.post_ffw_norm.weight",
+                                        "output.bias",
+                                        "token_embd_norm.weight",
+                                        "output_norm.bias",
+                                        "rope_factors_long.weight",
+                                        "no_such_thing",
+                                        "blk.00.attn_q.weight",
+                                        "blk.0.attn_q.weight.lora_a"};
     for (size_t i = 0; i < sizeof extra / sizeof *extra; i++) {
         tiny_gguf_init(&g);
         tiny_add_tensor(&g, extra[i], 0, 32, 0);
@@ -618,6 +633,44 @@ static void tensors(const struct emitter *e)
             g.values[k].key_bytes = strlen(g.values[k].key);
         }
         emit(e, &g, i == 0 ? "blk.0.attn_q.bias" : "blk.0.attn_q_norm.weight", "needs_more_%s", kinds[i]);
+    }
+}
+
+/* Keys by which another runtime computes something else. */
+static void changed_results(const struct emitter *e)
+{
+    static const char *const numbers[] = {"llama.logit_scale",
+                                          "llama.residual_scale",
+                                          "llama.embedding_scale",
+                                          "llama.attention.scale",
+                                          "llama.attention.clamp_kqv",
+                                          "llama.attention.max_alibi_bias",
+                                          "llama.attn_logit_softcapping",
+                                          "llama.rope.scaling.attn_factor",
+                                          "llama.final_logit_softcapping"};
+    static const float values[] = {0.5f, -1, 30};
+    struct tiny_gguf g;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        for (size_t k = 0; k < sizeof values / sizeof *values; k++) {
+            tiny_gguf_init(&g);
+            tiny_set_f32(&g, numbers[i], values[k]);
+            emit(e, &g, numbers[i], "changes_%zu_%zu", i, k);
+        }
+        tiny_gguf_init(&g);
+        tiny_set_string(&g, numbers[i], "1");
+        emit(e, &g, numbers[i], "changes_%zu_text", i);
+    }
+    tiny_gguf_init(&g);
+    tiny_set_u32(&g, "llama.attention.sliding_window", 2);
+    emit(e, &g, "llama.attention.sliding_window", "changes_window");
+    static const struct {
+        const char *key;
+        uint8_t value;
+    } flags[] = {{"llama.attention.causal", 0}, {"llama.use_parallel_residual", 1}};
+    for (size_t i = 0; i < 2; i++) {
+        tiny_gguf_init(&g);
+        tiny_set(&g, flags[i].key, T_BOOL, &flags[i].value, 1);
+        emit(e, &g, flags[i].key, "changes_flag_%zu", i);
     }
 }
 
@@ -692,6 +745,7 @@ static void split(const struct emitter *e, int change, const char *expected)
         if (change == 7 && i == 1) tiny_remove(&g, "split.no");
         if (change == 8 && i == 1) tiny_set_string(&g, "split.no", "1");
         if (change == 9 && i == 1) tiny_remove_tensor(&g, g.tensors[3].name);
+        if (change == 16 && i == 1) tiny_set_string(&g, "general.architecture", "qwen2");
         if (change == 10) tiny_set_u32(&g, "split.count", 70000);
         tiny_gguf_build(&g, &out[i]);
         tiny_gguf_free(&g);
@@ -726,11 +780,24 @@ void malformed_gguf(malformed_fn *fn, void *user)
     rope(&e);
     duplicates(&e);
     tensors(&e);
+    changed_results(&e);
     truncations(&e);
-    static const char *const expected[] = {
-        "split.no",          "split.count",      "split.count",      "split.tensors.count",   "key count",
-        "token_embd.weight", "split.no",         "split.no",         "split.tensors.count",   "split.count",
-        "m-00001-of-00003",  "m-00002-of-00003", "m-00003-of-00003", "blk.0.ffn_down.weight", "split.count"};
-    for (int change = 1; change <= 15; change++)
+    static const char *const expected[] = {"split.no",
+                                           "split.count",
+                                           "split.count",
+                                           "split.tensors.count",
+                                           "key count",
+                                           "token_embd.weight",
+                                           "split.no",
+                                           "split.no",
+                                           "split.tensors.count",
+                                           "split.count",
+                                           "m-00001-of-00003",
+                                           "m-00002-of-00003",
+                                           "m-00003-of-00003",
+                                           "blk.0.ffn_down.weight",
+                                           "split.count",
+                                           "general.architecture"};
+    for (int change = 1; change <= 16; change++)
         split(&e, change, expected[change - 1]);
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "malformed.h"
@@ -132,14 +133,19 @@ static void gguf_without_an_output_head_is_tied(void **state)
     bytes_free(&out);
 }
 
-static struct dse_model_file *open_folder(void **state, const char *side_file, const char *text, const char *second,
-                                          const char *second_text)
+/* The tiny folder without a head; what its configuration says of tying. Gives its path. */
+static const char *write_folder(void **state, json_t *tied, const char *side_file, const char *text, const char *second,
+                                const char *second_text)
 {
-    char path[600];
+    static char path[600];
     size_t data_bytes;
     struct bytes weights = {0};
     json_t *header = tiny_header(&data_bytes), *config = tiny_config();
     json_object_del(header, "lm_head.weight");
+    if (tied != NULL)
+        json_object_set_new(config, "tie_word_embeddings", tied);
+    else
+        json_object_del(config, "tie_word_embeddings");
     json_object_set_new(
         header, "model.layers.0.self_attn.rotary_emb.inv_freq",
         json_pack("{s:s, s:[i], s:[i, i]}", "dtype", "BF16", "shape", 1024, "data_offsets", 2112, 4160));
@@ -158,7 +164,13 @@ static struct dse_model_file *open_folder(void **state, const char *side_file, c
     bytes_free(&weights);
     json_decref(header);
     json_decref(config);
-    struct dse_model_file *file = open_ok(path);
+    return path;
+}
+
+static struct dse_model_file *open_folder(void **state, const char *side_file, const char *text, const char *second,
+                                          const char *second_text)
+{
+    struct dse_model_file *file = open_ok(write_folder(state, json_true(), side_file, text, second, second_text));
     assert_true(file->config.tied_embeddings); /* lm_head is not there */
     assert_string_equal(file->config.name, side_file);
     return file;
@@ -232,7 +244,8 @@ static void what_cannot_be_opened_says_what_is_missing(void **state)
     refusal(data_path("reference/llama_linear/model.safetensors"), false, DSE_ERR_INVALID, "folder");
     refusal(data_path("reference/llama_linear/config.json"), false, DSE_ERR_CORRUPT, "GGUF");
     refusal(data_path("reference/llama_linear"), true, DSE_ERR_NOT_FOUND, "tokenizer.json");
-    refusal("/dev/null", false, DSE_ERR_INVALID, "not a regular file");
+    refusal("/dev/null", false, DSE_ERR_UNSUPPORTED, "not a regular file");
+    refusal("/dev/null", true, DSE_ERR_CORRUPT, "not a regular file");
     refusal("", false, DSE_ERR_NOT_FOUND, "");
     refusal("", true, DSE_ERR_NOT_FOUND, "");
     refusal(unpacked_path("gguf/r1-distill-qwen-7b.vocab.gguf"), false, DSE_ERR_CORRUPT, "token_embd.weight");
@@ -256,6 +269,87 @@ static void a_file_that_shrinks_while_open_is_noticed(void **state)
     tiny_gguf_free(&g);
 }
 
+static void a_folder_without_a_head_opens_only_if_it_is_tied(void **state)
+{
+    dse_model_file_close(open_ok(write_folder(state, json_true(), "tied", "", NULL, NULL)));
+    refusal(write_folder(state, json_false(), "untied", "", NULL, NULL), false, DSE_ERR_CORRUPT, "lm_head.weight");
+    refusal(write_folder(state, NULL, "unsaid", "", NULL, NULL), false, DSE_ERR_CORRUPT, "lm_head.weight");
+}
+
+static void what_is_no_file_is_no_model(void **state)
+{
+    static const char *const names[] = {"fifo.gguf", "loop.gguf", "broken.gguf", "locked.gguf"};
+    static const char *const words[] = {"not a regular file", "symbolic links", "leads nowhere", "denied"};
+    char path[600];
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/%s", temp_dir(*state), names[i]);
+        if (i == 0) assert_int_equal(mkfifo(path, 0600), 0);
+        if (i == 1) assert_int_equal(symlink(path, path), 0);
+        if (i == 2) assert_int_equal(symlink("/nonexistent/model", path), 0);
+        if (i == 3) {
+            if (geteuid() == 0) continue; /* may read everything */
+            fclose(fopen(path, "w"));
+            chmod(path, 0);
+        }
+        refusal(path, false, DSE_ERR_UNSUPPORTED, words[i]);
+        refusal(path, true, DSE_ERR_UNSUPPORTED, words[i]);
+    }
+    /* A side file that may be absent is not absent when its link leads nowhere. */
+    static const char *const side_files[] = {"tokenizer_config.json", "tokenizer.json", "chat_template.jinja",
+                                             "generation_config.json"};
+    for (int i = 0; i < 4; i++) {
+        char link[700];
+        snprintf(path, sizeof path, "%s", write_folder(state, json_true(), side_files[i], "{}", NULL, NULL));
+        snprintf(link, sizeof link, "%s/%s", path, side_files[i]);
+        unlink(link);
+        assert_int_equal(symlink("/nonexistent/blob", link), 0);
+        refusal(path, false, DSE_ERR_UNSUPPORTED, side_files[i]);
+        unlink(link);
+    }
+}
+
+static void tensors_and_keys_without_effect_are_accepted(void **state)
+{
+    static const char *const tensors[] = {"blk.0.attn.rotary_emb.inv_freq", "blk.1.nextn.eh_proj.weight",
+                                          "blk.0.attn_rot_embd.weight"};
+    struct tiny_gguf g;
+    struct bytes out = {0};
+    tiny_gguf_init(&g);
+    for (int i = 0; i < 3; i++)
+        tiny_add_tensor(&g, tensors[i], 0, 32, 0);
+    tiny_set_f32(&g, "llama.logit_scale", 1);
+    tiny_set_f32(&g, "llama.final_logit_softcapping", 0);
+    uint8_t yes = 1;
+    tiny_set(&g, "llama.attention.causal", T_BOOL, &yes, 1);
+    tiny_gguf_build(&g, &out);
+    struct malformed_case c = {"harmless", "", "m.gguf", {{"m.gguf", out.data, out.length}}, 1};
+    char path[600], other[600];
+    assert_true(malformed_write(temp_dir(*state), &c, path, sizeof path));
+    struct dse_model_file *file = open_ok(path);
+    assert_true(dse_model_file_uses(file, path));
+    snprintf(other, sizeof other, "%s/another-name", temp_dir(*state));
+    assert_int_equal(symlink(path, other), 0);
+    assert_true(dse_model_file_uses(file, other));
+    assert_false(dse_model_file_uses(file, "/dev/null"));
+    assert_false(dse_model_file_uses(file, "/nonexistent"));
+    dse_model_file_close(file);
+    bytes_free(&out);
+    tiny_gguf_free(&g);
+}
+
+static void a_folder_model_uses_every_file_in_it(void **state)
+{
+    char path[700];
+    const char *folder = write_folder(state, json_true(), "side.json", "{}", NULL, NULL);
+    struct dse_model_file *file = open_ok(folder);
+    static const char *const names[] = {"model.safetensors", "config.json", "side.json", "new.safetensors"};
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        assert_int_equal(dse_model_file_uses(file, path), i < 3);
+    }
+    dse_model_file_close(file);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,6 +359,10 @@ int main(void)
         cmocka_unit_test(chat_template_is_found_where_folders_keep_it),
         cmocka_unit_test(text_opening_needs_no_weights),
         cmocka_unit_test(what_cannot_be_opened_says_what_is_missing),
+        cmocka_unit_test(a_folder_without_a_head_opens_only_if_it_is_tied),
+        cmocka_unit_test(what_is_no_file_is_no_model),
+        cmocka_unit_test(tensors_and_keys_without_effect_are_accepted),
+        cmocka_unit_test(a_folder_model_uses_every_file_in_it),
         cmocka_unit_test(a_file_that_shrinks_while_open_is_noticed),
     };
     return cmocka_run_group_tests(tests, temp_dir_setup, temp_dir_teardown);

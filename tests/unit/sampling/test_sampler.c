@@ -453,7 +453,7 @@ static void not_a_number_is_never_chosen(void **state)
     }
 }
 
-static void nothing_left_is_an_internal_error(void **state)
+static void nothing_left_names_what_forbids_everything(void **state)
 {
     for (int temperature = 0; temperature < 2; temperature++) {
         struct dse_sampling params = NEUTRAL;
@@ -467,16 +467,17 @@ static void nothing_left_is_an_internal_error(void **state)
         uint64_t mask[2] = {0, ~0ull << 6}; /* only ids beyond the vocabulary */
         for (int i = 0; i < 80; i++)
             x[i] = 1;
-        assert_int_equal(dse_sampler_sample(s, x, mask, NULL, 0, 0, 0, &out, &err), DSE_ERR_INTERNAL);
-        assert_non_null(strstr(err.message, "no token"));
+        assert_int_equal(dse_sampler_sample(s, x, mask, NULL, 0, 0, 0, &out, &err), DSE_ERR_INVALID);
+        assert_string_equal(err.file, "grammar");
         for (int i = 0; i < 80; i++)
             x[i] = NAN;
         assert_int_equal(dse_sampler_sample(s, x, NULL, NULL, 0, 0, 0, &out, &err), DSE_ERR_INTERNAL);
+        assert_non_null(strstr(err.message, "not numbers"));
         mask[1] = 1; /* id 64, which is banned */
         for (int i = 0; i < 80; i++)
             x[i] = 1;
         static const int32_t BANNED[] = {-1, 64, 80, INT32_MAX};
-        assert_int_equal(dse_sampler_sample(s, x, mask, BANNED, 4, 0, 0, &out, &err), DSE_ERR_INTERNAL);
+        assert_int_equal(dse_sampler_sample(s, x, mask, BANNED, 4, 0, 0, &out, &err), DSE_ERR_INVALID);
         mask[1] = 3;
         for (int i = 0; i < 80; i++)
             x[i] = 1;
@@ -587,7 +588,7 @@ int main(void)
         cmocka_unit_test(ties_go_to_the_lowest_id),
         cmocka_unit_test(draws_depend_on_seed_sequence_and_position_alone),
         cmocka_unit_test(not_a_number_is_never_chosen),
-        cmocka_unit_test(nothing_left_is_an_internal_error),
+        cmocka_unit_test(nothing_left_names_what_forbids_everything),
         cmocka_unit_test(observing_ignores_foreign_ids_and_overlong_histories),
         cmocka_unit_test(values_out_of_range_are_refused_by_name),
         cmocka_unit_test(lack_of_memory_is_reported),

@@ -158,6 +158,27 @@ static void roles_and_parts_are_brought_into_one_form(void **state)
            "[{\"role\":\"user\",\"content\":\"a\\n\\nb\"}]");
 }
 
+/* Joined one by one, the text would be copied and checked a quarter of a million times: hours, not a second. */
+static void many_messages_of_one_role_are_joined_in_linear_time(void **state)
+{
+    enum { MESSAGES = 250000 };
+    static const char *const roles[] = {"system", "user", "assistant"};
+    for (size_t r = 0; r < sizeof roles / sizeof *roles; r++) {
+        struct dse_template_traits traits = {.renders_system = true};
+        struct dse_error err;
+        json_t *given = json_array(), *out;
+        for (int i = 0; i < MESSAGES; i++)
+            json_array_append_new(given, json_pack("{s:s,s:s}", "role", roles[r], "content", "abcdef"));
+        if (dse_messages_normalize(given, &traits, &out, &err) != DSE_OK) fail_msg("%s", err.message);
+        assert_int_equal(json_array_size(out), 1);
+        const json_t *text = json_object_get(json_array_get(out, 0), "content");
+        assert_int_equal(json_string_length(text), MESSAGES * 8 - 2);
+        assert_memory_equal(json_string_value(text), "abcdef\n\nabcdef\n\n", 16);
+        json_decref(given);
+        json_decref(out);
+    }
+}
+
 static void arguments_take_the_form_of_the_template(void **state)
 {
     struct dse_template_traits object = {.renders_system = true, .arguments_as_object = true}, string = object;
@@ -224,6 +245,7 @@ int main(void)
         cmocka_unit_test(tool_history_renders_with_null_missing_and_empty_content_in_every_template),
         cmocka_unit_test(earlier_thinking_is_dropped_as_the_template_says),
         cmocka_unit_test(roles_and_parts_are_brought_into_one_form),
+        cmocka_unit_test(many_messages_of_one_role_are_joined_in_linear_time),
         cmocka_unit_test(arguments_take_the_form_of_the_template),
         cmocka_unit_test(wrong_fields_are_named_by_path),
     };

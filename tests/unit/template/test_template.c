@@ -260,6 +260,87 @@ static void failed_allocations_are_reported(void **state)
     }
 }
 
+static double cpu_seconds(void)
+{
+    return (double)clock() / CLOCKS_PER_SEC; /* of this process: the machine may be busy with others */
+}
+
+/* Each does little in the count of nodes and much in bytes; without a charge for bytes they would take minutes. */
+static void long_strings_are_charged_for(void **state)
+{
+    static const char *const bodies[] = {"s.isspace()",
+                                         "s.isdigit()",
+                                         "s.startswith(s)",
+                                         "s.endswith(s)",
+                                         "s.strip('b' * 999999 + 'a')",
+                                         "s.rfind(s[:1000000] + 'b')",
+                                         "s.rsplit(s[:1000000] + 'b', 1)",
+                                         "s|wordcount",
+                                         "s|escape",
+                                         "s|tojson",
+                                         "[s]|string",
+                                         "s.format()",
+                                         "s.count('ab')",
+                                         "s|upper",
+                                         "s|indent(s|length, true)",
+                                         "s.replace('', s)",
+                                         "s.join([s] * 99)",
+                                         "([s] * 99)|join(s)",
+                                         "s * 99",
+                                         "s.splitlines()",
+                                         "s in s ~ 'b'",
+                                         "s[::-1]",
+                                         "s == s ~ 'b'"};
+    struct dse_template_limits limits = dse_template_limits_default;
+    struct dse_template_inputs inputs = {.messages = json_array()};
+    limits.max_steps = 2000000;
+    for (size_t i = 0; i < sizeof(bodies) / sizeof(*bodies); i++) {
+        char source[400], *text;
+        size_t bytes;
+        struct dse_error err;
+        struct dse_template *tmpl;
+        snprintf(source, sizeof(source),
+                 "{%% set s = '%s' * 4000000 %%}{%% for i in range(99999) %%}{%% set x = %s %%}{%% endfor %%}",
+                 i == 0   ? " "
+                 : i == 1 ? "1"
+                          : "a",
+                 bodies[i]);
+        double before = cpu_seconds();
+        assert_int_equal(dse_template_parse(source, strlen(source), &limits, &tmpl, &err), DSE_OK);
+        enum dse_status status = dse_template_render(tmpl, &inputs, &text, &bytes, &err);
+        double spent = cpu_seconds() - before;
+        dse_template_free(tmpl);
+        dse_free(text);
+        if (status != DSE_ERR_LIMIT || spent > 3)
+            fail_msg("%s: %s after %.1f s", bodies[i], dse_status_name(status), spent);
+    }
+    json_decref((json_t *)inputs.messages);
+}
+
+/* A probe is many renderings; one that uses up the limits leaves nothing for the others. */
+static void a_probe_has_the_limits_of_one_rendering(void **state)
+{
+    static const char source[] = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}";
+    struct dse_template *tmpl;
+    struct dse_template_traits traits;
+    struct dse_template_inputs inputs = {0};
+    struct dse_error err;
+    char *text;
+    size_t bytes;
+    assert_int_equal(dse_template_parse(source, strlen(source), NULL, &tmpl, &err), DSE_OK);
+    json_t *messages = json_array();
+    inputs.messages = messages;
+    double start = cpu_seconds();
+    assert_int_equal(dse_template_render(tmpl, &inputs, &text, &bytes, &err), DSE_ERR_LIMIT);
+    double one = cpu_seconds() - start;
+    start = cpu_seconds();
+    dse_template_probe(tmpl, "", "", &traits);
+    double all = cpu_seconds() - start;
+    if (all > 2.5 * one + 0.05) fail_msg("one rendering took %.2f s, a probe %.2f s", one, all);
+    json_decref(messages);
+    dse_template_free(tmpl);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -274,6 +355,8 @@ int main(void)
         cmocka_unit_test(errors_name_the_line),
         cmocka_unit_test(lists_can_be_appended_to),
         cmocka_unit_test(failed_allocations_are_reported),
+        cmocka_unit_test(long_strings_are_charged_for),
+        cmocka_unit_test(a_probe_has_the_limits_of_one_rendering),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
