@@ -327,10 +327,17 @@ static void free_whole(void *body)
     dse_free(body);
 }
 
+static struct http_connection *connection_record(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
 static enum MHD_Result queue_answer(struct dse_http_exchange *x)
 {
     struct MHD_Response *response;
     enum MHD_Result result = MHD_NO;
+    dse_http_connection_phase(x->http, connection_record(x->connection), HTTP_BUSY);
     pthread_mutex_lock(&x->lock);
     if (x->streaming) {
         response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16u << 10, read_stream, x, NULL);
@@ -355,12 +362,6 @@ static enum MHD_Result queue_answer(struct dse_http_exchange *x)
 static void refuse(struct dse_http_exchange *x, int status, const char *message)
 {
     x->http->options.on_refused(x->http->options.user, x, status, message);
-}
-
-static struct http_connection *connection_record(struct MHD_Connection *connection)
-{
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    return info ? info->socket_context : NULL;
 }
 
 /* First call: the headers are complete. */

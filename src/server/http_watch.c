@@ -130,7 +130,7 @@ static bool ended_without_request(struct http_connection *c)
 {
     enum { TICKS = 5 };
     char byte;
-    bool end = c->phase == HTTP_IDLE && recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    bool end = c->phase != HTTP_BUSY && recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
     c->n_ends = end ? c->n_ends + 1 : 0;
     return c->n_ends >= TICKS;
 }

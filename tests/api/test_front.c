@@ -282,9 +282,12 @@ static void a_unix_socket_that_is_served_is_refused_and_a_stale_one_replaced(voi
     unlink(path);
 }
 
-static void a_client_that_ends_within_the_headers_is_let_go_at_once(void **state)
+static void a_client_that_ends_within_its_request_is_let_go_at_once(void **state)
 {
-    static const char *const beginnings[] = {"", "GET", "GET /health HTTP/1.1\r\nHost: loc"};
+    static const char *const beginnings[] = {
+        "", "GET", "GET /health HTTP/1.1\r\nHost: loc",
+        "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{",
+        "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe"};
     struct dse_server_options options = quick_options();
     options.idle_ms = options.body_ms = 60000;
     struct dse_server *server = start(&options);
@@ -432,7 +435,7 @@ int main(void)
         cmocka_unit_test(a_port_in_use_and_a_bad_host_are_address_errors),
         cmocka_unit_test(a_unix_socket_serves_and_is_removed),
         cmocka_unit_test(a_unix_socket_that_is_served_is_refused_and_a_stale_one_replaced),
-        cmocka_unit_test(a_client_that_ends_within_the_headers_is_let_go_at_once),
+        cmocka_unit_test(a_client_that_ends_within_its_request_is_let_go_at_once),
         cmocka_unit_test(blank_keys_are_refused),
         cmocka_unit_test(a_large_piece_of_a_stream_is_no_sign_of_a_slow_reader),
         cmocka_unit_test(draining_an_idle_server_ends_at_once),
