@@ -1,4 +1,5 @@
-# Verbs of the project. Each installs what it needs on Debian 12 and says what it does; the build itself is Meson.
+# Verbs of the project. Each installs what it needs on Debian 12; the build itself is Meson. All talk goes to standard error:
+# the answer of `make run` is all that its standard output gets.
 
 BUILD ?= build
 RELEASE = $(BUILD)/release
@@ -8,36 +9,36 @@ FUZZ = $(BUILD)/fuzz
 MODEL ?= smollm2-135m-instruct
 PROMPT ?= What is the capital of France? Answer in one sentence.
 prefix ?= /usr/local
+# Read by the recipes from the environment, so that any quotes in them stay text.
+export MODEL PROMPT DESTDIR
 
 .PHONY: all run test check sanitize fuzz bench install clean help
 .DEFAULT_GOAL := all
 
 all: ## build the program (build/release/deepseek-edge)
 	@tools/install_packages.sh build
-	@test -f $(RELEASE)/build.ninja || meson setup $(RELEASE) --buildtype=release -Dtests=false --prefix=$(prefix) >/dev/null
-	@ninja -C $(RELEASE) --quiet
+	@tools/build.sh $(RELEASE) --buildtype=release -Dtests=false "--prefix=$(prefix)"
 	@ln -sf src/cli/deepseek-edge $(RELEASE)/deepseek-edge
 
+# A pipe or file gets the answer exactly, without a newline at its end: here one is added for people.
 run: all ## fetch the demo model, ask it a question (MODEL=qwen2.5-coder-1.5b for a bigger one)
 	@tools/install_packages.sh run
-	@model="$$(python3 tools/fetch_model.py $(MODEL))" && \
-	 echo "> $(PROMPT)" >&2 && \
-	 $(RELEASE)/deepseek-edge run "$$model" --temp 0 -n 128 -p "$(PROMPT)" && \
+	@model="$$(python3 tools/fetch_model.py "$$MODEL")" && \
+	 echo "> $$PROMPT" >&2 && \
+	 $(RELEASE)/deepseek-edge run "$$model" --temp 0 -n 128 -p "$$PROMPT" && { [ -t 1 ] || echo; } && \
 	 printf '\nchat:   %s run %s\nserve:  %s serve %s\n' $(RELEASE)/deepseek-edge "$$model" $(RELEASE)/deepseek-edge "$$model" >&2
 
 test: ## build and run every test
 	@tools/install_packages.sh build test
-	@test -f $(TEST)/build.ninja || meson setup $(TEST) --buildtype=debugoptimized -Dwerror=true >/dev/null
-	@ninja -C $(TEST) --quiet
+	@tools/build.sh $(TEST) --buildtype=debugoptimized -Dwerror=true
 	@python3 tools/run_tests.py $(TEST)
 
 check: ## format, layers, headers compiled alone, banned functions, symbols, clang-tidy
 	@tools/install_packages.sh build test check
-	@test -f $(TEST)/build.ninja || meson setup $(TEST) --buildtype=debugoptimized -Dwerror=true >/dev/null
-	@ninja -C $(TEST) --quiet
+	@tools/build.sh $(TEST) --buildtype=debugoptimized -Dwerror=true
 	@tools/check.sh $(TEST)
 
-sanitize: ## the C tests under AddressSanitizer, UndefinedBehaviorSanitizer, and ThreadSanitizer for the engine
+sanitize: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer, the threaded ones under ThreadSanitizer
 	@tools/install_packages.sh build test fuzz
 	@tools/sanitize.sh $(SANITIZE)
 
@@ -49,8 +50,8 @@ bench: all ## compare with llama.cpp on the same files
 	@tools/install_packages.sh run bench
 	@bench/compare $(RELEASE)/deepseek-edge
 
-install: all ## install program, headers, library and man pages below prefix
-	@DESTDIR="$(DESTDIR)" meson install -C $(RELEASE) --no-rebuild
+install: all ## install program, headers, library and man page below prefix=/usr/local
+	@tools/install.sh $(RELEASE) "$(prefix)"
 
 clean: ## remove all builds
 	rm -rf $(BUILD)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 import venv
+import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 API = ROOT / "tests" / "api"
@@ -30,9 +31,10 @@ def count_c_cases(row, text):
 
 def run_c_tests(build):
     started = time.monotonic()
+    print("C tests …", flush=True)
     log = build / "meson-logs" / "testlog.json"
     log.unlink(missing_ok=True)
-    subprocess.run(["meson", "test", "-C", str(build), "--no-rebuild", "--quiet"], check=False)
+    result = subprocess.run(["meson", "test", "-C", str(build), "--no-rebuild", "--quiet"], check=False)
     passed = failed = 0
     for line in log.read_text(errors="replace").splitlines() if log.is_file() else []:
         row = json.loads(line)
@@ -41,8 +43,9 @@ def run_c_tests(build):
         if bad:
             print(f"--- FAILED {row['name']} ({row['result']})\n{text[-6000:]}")
         passed, failed = passed + good, failed + bad
-    if passed + failed == 0:
-        failed = 1
+    # Meson may end without a row for every test, when it is interrupted for one.
+    if passed + failed == 0 or result.returncode != 0:
+        failed = max(failed, 1)
     print(f"C tests: {passed} passed, {failed} failed in {time.monotonic() - started:.0f} s", flush=True)
     return passed, failed
 
@@ -54,6 +57,7 @@ def python_environment(build):
     wanted = (API / "requirements.txt").read_text()
     stamp = folder / "requirements.txt"
     if not (stamp.is_file() and stamp.read_text() == wanted):
+        print(f"installing the packages of the Python tests in {folder} …", flush=True)
         venv.create(folder, with_pip=True, clear=True)
         subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r",
                         API / "requirements.txt"], check=True)
@@ -61,32 +65,55 @@ def python_environment(build):
     return python
 
 
+def count_python_cases(report, returncode):
+    """Numbers of a JUnit file. Without one, or with none that failed though pytest did, something counts as failed: it
+    crashed, was interrupted or found no test."""
+    try:
+        suite = xml.etree.ElementTree.parse(report).getroot().find("testsuite")
+        total, *bad = (int(suite.get(name)) for name in ("tests", "failures", "errors", "skipped"))
+    except (OSError, xml.etree.ElementTree.ParseError):
+        return 0, 1
+    return max(total - sum(bad), 0), max(sum(bad), 1 if returncode != 0 or total == 0 else 0)
+
+
 def run_python_tests(build):
     started = time.monotonic()
-    python = python_environment(build)
-    model = subprocess.run([sys.executable, ROOT / "tools" / "fetch_model.py"], check=True, stdout=subprocess.PIPE,
-                           text=True).stdout.strip()
+    try:
+        python = python_environment(build)
+        model = subprocess.run([sys.executable, ROOT / "tools" / "fetch_model.py"], check=True, stdout=subprocess.PIPE,
+                               text=True).stdout.strip()
+    except subprocess.CalledProcessError as error:
+        print(f"the Python tests cannot start: {error}", flush=True)
+        return 0, 1
     environment = dict(os.environ, DSE_BINARY=str(build / "src" / "cli" / "deepseek-edge"), DSE_TEST_MODEL=model,
                        DSE_TEST_BUILD=str(build), DSE_TEST_DATA=str(ROOT / "tests" / "data"),
-                       DSE_TEST_UNPACKED=str(build / "tests" / "unpacked"), PYTHONDONTWRITEBYTECODE="1")
+                       DSE_TEST_UNPACKED=str(build / "tests" / "unpacked"), PYTHONDONTWRITEBYTECODE="1",
+                       PYTHONUNBUFFERED="1")
     passed = failed = 0
     for folder in ("cli", "api"):
-        result = subprocess.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", ROOT / "tests" / folder],
-                                env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        print(result.stdout[-20000:], flush=True)
-        counts = {word: int(n) for n, word in re.findall(r"(\d+) (passed|failed|error|skipped)", result.stdout[-400:])}
-        passed += counts.get("passed", 0)
-        bad = counts.get("failed", 0) + counts.get("error", 0)
-        failed += (max(bad, 1) if result.returncode != 0 else 0) + counts.get("skipped", 0)
+        print(f"Python tests in tests/{folder} …", flush=True)
+        report = build / f"pytest-{folder}.xml"
+        report.unlink(missing_ok=True)
+        result = subprocess.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}",
+                                 ROOT / "tests" / folder], env=environment)
+        good, bad = count_python_cases(report, result.returncode)
+        passed, failed = passed + good, failed + bad
     print(f"Python tests: {passed} passed, {failed} failed in {time.monotonic() - started:.0f} s", flush=True)
     return passed, failed
 
 
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
-    results = [run_c_tests(build), run_python_tests(build)]
+    started = time.monotonic()
+    results = []
+    try:
+        for run in (run_c_tests, run_python_tests):
+            results.append(run(build))
+    except KeyboardInterrupt:
+        print("\ninterrupted: what was not run counts as failed")
+        results.append((0, 1))
     passed, failed = (sum(column) for column in zip(*results))
-    print(f"{passed} passed, {failed} failed")
+    print(f"all tests in {time.monotonic() - started:.0f} s:\n{passed} passed, {failed} failed", flush=True)
     sys.exit(1 if failed else 0)
 
 

@@ -8,6 +8,10 @@
  * Memory is planned when the engine is created and admitted per request: a request that was accepted will not fail for
  * lack of KV memory. Results do not depend on what else is in the batch, on the thread count or on chunk sizes.
  * Nothing here prints, logs or exits.
+ *
+ * The installed headers are this one, error.h and version.h: token ids in, token ids out. Text is not part of them:
+ * tokenizer, chat template, stop texts and grammars (src/text) have no installed header yet, so their types below are
+ * opaque to a program outside this tree, which brings its own tokenizer or speaks HTTP with `deepseek-edge serve`.
  */
 #ifndef DSE_DSE_H
 #define DSE_DSE_H
@@ -174,7 +178,7 @@ struct dse_engine_options {
     bool warmup;            /* touch the weights before the first request */
 };
 
-/* The memory plan, printed at start by the command line. */
+/* The memory plan; `serve` prints it at start. */
 struct dse_memory_plan {
     uint64_t weight_bytes;          /* mapped or resident */
     uint64_t resident_weight_bytes; /* packed weights in anonymous memory, or */

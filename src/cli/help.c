@@ -177,6 +177,11 @@ void dse_help_man(FILE *out)
             roff(out, names);
             fputs("\n", out);
             roff(out, row->help);
+            if (row->choices != NULL) {
+                fputs(" [", out);
+                roff(out, row->choices);
+                fputs("]", out);
+            }
             if (row->fallback != NULL) {
                 fputs(" (default ", out);
                 roff(out, row->fallback);

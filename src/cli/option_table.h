@@ -84,7 +84,7 @@
     X(INSECURE, "insecure", "", FLAG, NULL, NULL, 0, 0, NULL, V_SERVE, "listen beyond loopback without a key")         \
     X(CORS, "cors-origins", "", STRING, "LIST|*", NULL, 0, 0, NULL, V_SERVE,                                           \
       "origins that web pages may call from; default: localhost only")                                                 \
-    X(MAX_BODY, "max-body", "", SIZE, "BYTES", "64M", 1024, 1 << 30, NULL, V_SERVE, "largest request body")            \
+    X(MAX_BODY, "max-body", "", SIZE, "BYTES", "8M", 1024, 1 << 30, NULL, V_SERVE, "largest request body")             \
     X(REASONING_FORMAT, "reasoning-format", "", CHOICE, "HOW", "auto", 0, 0, "auto deepseek none", V_SERVE,            \
       "deepseek splits thinking into reasoning_content, none leaves it in the text")                                   \
     X(PING_MS, "ping-interval-ms", "", INT, "MS", "10000", 10, 3600000, NULL, V_SERVE,                                 \

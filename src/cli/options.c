@@ -20,7 +20,8 @@ const struct dse_verb_info dse_verbs[DSE_VERB_COUNT] = {
     [DSE_VERB_RUN] =
         {"run", "run [MODEL] [PROMPT] [flags]", "answer one prompt, or chat",
          "With a prompt (argument, -p, -f or standard input) it prints the answer to standard output and ends. "
-         "Without one, on a terminal, it starts a chat; /help lists the commands there.",
+         "Without one, on a terminal, it starts a chat; /help lists the commands there. "
+         "A pipe or a file gets exactly the answer, without a newline after it.",
          2},
     [DSE_VERB_SERVE] = {"serve", "serve [MODEL] [flags]", "serve the OpenAI API over HTTP",
                         "SIGTERM stops taking requests, finishes those that run (--drain-timeout) and ends. "
@@ -32,14 +33,16 @@ const struct dse_verb_info dse_verbs[DSE_VERB_COUNT] = {
     [DSE_VERB_EVAL] = {"eval", "eval --logits --ids FILE --output OUT.safetensors MODEL", "write logits for token ids",
                        "The output holds one f32 tensor `logits` of shape [ids, vocabulary].", 1},
     [DSE_VERB_TOKENIZE] =
-        {"tokenize", "tokenize --tokenizer PATH [TEXT]", "text to token ids",
+        {"tokenize", "tokenize MODEL [TEXT]", "text to token ids",
+         "MODEL may also be given as --tokenizer. "
          "With --json each line of standard input is {\"text\":…} and each line of output {\"ids\":[…]}.",
          DSE_MAX_POSITIONAL},
     [DSE_VERB_TEMPLATE] =
-        {"template", "template --tokenizer PATH", "render chat messages with a model's template",
+        {"template", "template MODEL", "render chat messages with a model's template",
+         "MODEL may also be given as --tokenizer. "
          "Each line of standard input is {\"messages\":…,\"tools\":…,\"add_generation_prompt\":…}; with "
          "--json each line of output is {\"text\":…}, without it the text itself.",
-         0},
+         1},
     [DSE_VERB_DEVICES] = {"devices", "devices [flags]", "list what could run a model, and why not", "", 0},
     [DSE_VERB_VERSION] = {"version", "version [flags]", "version, compiler, CPU features", "", 0},
     [DSE_VERB_HELP] = {"help", "help [VERB]", "this help, or that of a verb", "", 1},

@@ -41,12 +41,18 @@ static void texts_deinit(struct serve_texts *texts)
     dse_free(texts->chat_template);
 }
 
-/* Splits text in place at any of the separators; returns the number of pieces, -1 for too many. */
-static int split(char *text, const char *separators, const char **out, int max)
+/* Splits text in place at any of the separators, blanks around the pieces dropped, and empty ones and those that begin
+ * with comment ('\0': none do) left out. Returns the number of pieces, -1 for too many. */
+static int split(char *text, const char *separators, char comment, const char **out, int max)
 {
     int count = 0;
     for (char *save = NULL, *piece = strtok_r(text, separators, &save); piece != NULL;
          piece = strtok_r(NULL, separators, &save)) {
+        piece += strspn(piece, " \t");
+        size_t bytes = strlen(piece);
+        while (bytes > 0 && strchr(" \t", piece[bytes - 1]) != NULL)
+            piece[--bytes] = '\0';
+        if (bytes == 0 || piece[0] == comment) continue;
         if (count == max) return -1;
         out[count++] = piece;
     }
@@ -60,14 +66,18 @@ static enum dse_status read_keys(const struct dse_options *options, struct serve
     const char *path = dse_opt_text(options, DSE_OPT_API_KEY_FILE);
     int count = 0;
     for (; count < keys->count; count++) {
-        if (keys->list[count][0] == '\0') return dse_fail(err, DSE_ERR_INVALID, "--api-key is empty");
+        if (keys->list[count][strspn(keys->list[count], " \t\r\n")] == '\0')
+            return dse_fail(err, DSE_ERR_INVALID, "--api-key is empty");
         texts->keys[count] = keys->list[count];
     }
     if (path != NULL) {
         size_t bytes;
         enum dse_status status = dse_file_read(path, 65536, &texts->key_file, &bytes, err);
         if (status != DSE_OK) return status;
-        int n = split(texts->key_file, "\r\n", texts->keys + count, MAX_KEYS - count);
+        if (memchr(texts->key_file, '\0', bytes) != NULL)
+            return dse_fail(err, DSE_ERR_INVALID, "%s has NUL bytes; expected one key per line", path);
+        size_t mark = strncmp(texts->key_file, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0; /* of editors on Windows */
+        int n = split(texts->key_file + mark, "\r\n", '#', texts->keys + count, MAX_KEYS - count);
         if (n < 0) return dse_fail(err, DSE_ERR_LIMIT, "%s: more than %d keys", path, MAX_KEYS);
         if (n == 0) return dse_fail(err, DSE_ERR_INVALID, "%s holds no key", path);
         count += n;
@@ -83,7 +93,7 @@ static enum dse_status read_list(const char *flag, const char *value, char **cop
     if (value == NULL) return DSE_OK;
     *copy = dse_strdup(DSE_MEM_SERVER, value);
     if (*copy == NULL) return dse_fail_memory(err, strlen(value), flag);
-    *count = split(*copy, ",", list, MAX_NAMES);
+    *count = split(*copy, ",", '\0', list, MAX_NAMES);
     if (*count <= 0)
         return dse_fail(err, DSE_ERR_INVALID, "--%s: \"%s\" is not a list of 1 to %d names", flag, value, MAX_NAMES);
     *out = list;

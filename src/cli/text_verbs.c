@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "cli/input.h"
 #include "cli/json_out.h"
+#include "cli/model_arguments.h"
 #include "cli/verbs.h"
 #include "model/tokenizer_source.h"
 #include "model/weights.h"
@@ -34,13 +35,28 @@ static void work_close(struct text_work *work)
     dse_model_file_close(work->file);
 }
 
+/* Index of the first argument after the model, which takes no place there when --tokenizer names it. */
+static int after_model(const struct dse_options *options)
+{
+    return dse_opt_text(options, DSE_OPT_TOKENIZER) == NULL ? 1 : 0;
+}
+
 static enum dse_status work_open(const struct dse_options *options, struct text_work *work, struct dse_error *err)
 {
     *work = (struct text_work){.options = options};
     const char *path = dse_opt_text(options, DSE_OPT_TOKENIZER);
-    if (path == NULL)
-        return dse_fail(err, DSE_ERR_INVALID, "--tokenizer PATH is needed: a folder, a tokenizer.json or a GGUF file");
-    enum dse_status status = dse_model_file_open_text(path, &work->file, err);
+    char *found = NULL;
+    enum dse_status status = DSE_OK;
+    if (path == NULL && options->n_positional == 0)
+        return dse_fail(
+            err, DSE_ERR_INVALID,
+            "a MODEL is needed, as an argument or with --tokenizer: a folder, a tokenizer.json or a GGUF file");
+    if (path == NULL) {
+        status = dse_model_find(options->positional[0], &found, NULL, err);
+        path = found;
+    }
+    if (status == DSE_OK) status = dse_model_file_open_text(path, &work->file, err);
+    dse_free(found);
     return status == DSE_OK ? dse_tokenizer_from_model(work->file, &work->tokenizer, err) : status;
 }
 
@@ -150,21 +166,20 @@ static enum dse_status print_pieces(struct text_work *work, const char *text, st
 enum dse_status dse_verb_tokenize(const struct dse_options *options, struct dse_error *err)
 {
     struct text_work work;
+    bool decode = dse_opt_flag(options, DSE_OPT_DECODE), lines = decode || dse_opt_flag(options, DSE_OPT_JSON);
+    int first = after_model(options);
+    if (lines && options->n_positional > first)
+        return dse_fail(err, DSE_ERR_INVALID,
+                        "\"%.200s\" is not read: with --json and --decode, lines come on standard input",
+                        options->positional[first]);
+    if (!lines && options->n_positional <= first)
+        return dse_fail(err, DSE_ERR_INVALID,
+                        "tokenize needs a MODEL (an argument or --tokenizer PATH) and a TEXT, or --json and lines on "
+                        "standard input");
     enum dse_status status = work_open(options, &work, err);
-    bool decode = dse_opt_flag(options, DSE_OPT_DECODE);
-    if (status != DSE_OK) {
-    } else if (options->n_positional > 0 && (decode || dse_opt_flag(options, DSE_OPT_JSON))) {
-        status = dse_fail(err, DSE_ERR_INVALID,
-                          "\"%.200s\" is not read: with --json and --decode, lines come on standard input",
-                          options->positional[0]);
-    } else if (dse_opt_flag(options, DSE_OPT_JSON) || decode) {
-        status = each_line(&work, decode ? decode_line : encode_line, err);
-    } else if (options->n_positional == 0) {
-        status = dse_fail(err, DSE_ERR_INVALID, "tokenize needs a TEXT, or --json and lines on standard input");
-    } else {
-        for (int i = 0; status == DSE_OK && i < options->n_positional; i++)
-            status = print_pieces(&work, options->positional[i], err);
-    }
+    if (status == DSE_OK && lines) status = each_line(&work, decode ? decode_line : encode_line, err);
+    for (int i = first; status == DSE_OK && !lines && i < options->n_positional; i++)
+        status = print_pieces(&work, options->positional[i], err);
     work_close(&work);
     return status;
 }
@@ -238,6 +253,10 @@ static enum dse_status render_line(struct text_work *work, const json_t *object,
 enum dse_status dse_verb_template(const struct dse_options *options, struct dse_error *err)
 {
     struct text_work work;
+    int first = after_model(options);
+    if (options->n_positional > first)
+        return dse_fail(err, DSE_ERR_INVALID, "\"%.200s\" is not read: lines come on standard input",
+                        options->positional[first]);
     enum dse_status status = work_open(options, &work, err);
     if (status == DSE_OK) status = open_template(&work, err);
     if (status == DSE_OK) status = each_line(&work, render_line, err);

@@ -21,7 +21,7 @@ enum dse_status dse_auth_init(struct dse_auth *auth, const char *const *keys, in
                               int n_origins, struct dse_error *err)
 {
     for (int i = 0; i < n_keys; i++)
-        if (!keys[i][0]) return dse_fail(err, DSE_ERR_INVALID, "an API key is empty");
+        if (keys[i][strspn(keys[i], " \t\r\n")] == '\0') return dse_fail(err, DSE_ERR_INVALID, "an API key is empty");
     enum dse_status status = copy_list(keys, n_keys, &auth->keys, &auth->n_keys, err);
     if (status == DSE_OK) status = copy_list(origins, n_origins, &auth->origins, &auth->n_origins, err);
     return status;

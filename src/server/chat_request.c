@@ -8,12 +8,6 @@
 #include "server/params.h"
 
 #define PATH_BYTES 96
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        enum dse_status try_status = (call);                                                                           \
-        if (try_status != DSE_OK) return try_status;                                                                   \
-    } while (0)
-
 /* Names of fields for messages; a cut one is still of use. */
 static void path_set(char path[PATH_BYTES], const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void path_set(char path[PATH_BYTES], const char *format, ...)
@@ -243,7 +237,7 @@ void dse_chat_request_deinit(struct dse_chat_request *request)
 }
 
 enum dse_status dse_chat_request_prompt(const struct dse_chat_request *request, const struct dse_served *served,
-                                        bool encode, struct dse_chat_prompt *out, struct dse_error *err)
+                                        enum dse_chat_use use, struct dse_chat_prompt *out, struct dse_error *err)
 {
     if (!served->tmpl)
         return dse_fail(err, DSE_ERR_UNSUPPORTED,
@@ -254,11 +248,15 @@ enum dse_status dse_chat_request_prompt(const struct dse_chat_request *request, 
         .add_generation_prompt = request->add_generation_prompt,
         .extra = request->variables,
     };
-    unsigned flags = (encode ? DSE_PROMPT_ENCODE : 0) |
+    size_t max_bytes = use == DSE_CHAT_SHOW       ? SIZE_MAX
+                       : use == DSE_CHAT_GENERATE ? dse_served_max_prompt(served)
+                                                  : DSE_SERVER_MAX_TEXT_BYTES;
+    unsigned flags = (use != DSE_CHAT_SHOW ? DSE_PROMPT_ENCODE : 0) |
                      (request->continue_final_message ? DSE_PROMPT_CONTINUE_FINAL : 0);
     enum dse_status status = dse_chat_prompt_render(served->tmpl, &served->traits, served->tokenizer, served->marks,
-                                                    &inputs, flags, out, err);
-    if (status == DSE_OK || (err && err->file[0]) || status == DSE_ERR_NO_MEMORY) return status;
+                                                    &inputs, flags, max_bytes, out, err);
+    if (status == DSE_ERR_TOO_LONG && err) return dse_served_check_prompt(served, (size_t)err->need, "messages", err);
+    if (status == DSE_OK || !err || err->file[0] || status == DSE_ERR_NO_MEMORY) return status;
     struct dse_error copy = *err;
     return dse_fail_at(err, status, "messages", -1, "the chat template: %s", copy.message);
 }

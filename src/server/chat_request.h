@@ -18,9 +18,14 @@ struct dse_chat_request {
 /* root must outlive *request. */
 DSE_MUST_CHECK enum dse_status dse_chat_request_parse(const json_t *root, int n_vocab, struct dse_chat_request *request,
                                                       struct dse_error *err);
-/* Renders, and encodes if asked to, for the model that is served. */
+enum dse_chat_use {
+    DSE_CHAT_SHOW,     /* only the text is wanted */
+    DSE_CHAT_COUNT,    /* and the tokens */
+    DSE_CHAT_GENERATE, /* and they must have a chance to fit the context */
+};
+/* Renders for the model that is served. */
 DSE_MUST_CHECK enum dse_status dse_chat_request_prompt(const struct dse_chat_request *request,
-                                                       const struct dse_served *served, bool encode,
+                                                       const struct dse_served *served, enum dse_chat_use use,
                                                        struct dse_chat_prompt *out, struct dse_error *err);
 void dse_chat_request_deinit(struct dse_chat_request *request); /* also after a failure */
 

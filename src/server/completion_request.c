@@ -8,12 +8,6 @@
 #include "server/generation.h"
 #include "server/params.h"
 
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        enum dse_status try_status = (call);                                                                           \
-        if (try_status != DSE_OK) return try_status;                                                                   \
-    } while (0)
-
 static enum dse_status parse_ids(const json_t *array, const char *path, int n_vocab,
                                  struct dse_completion_prompt *prompt, struct dse_error *err)
 {

@@ -6,7 +6,6 @@
 #include <strings.h>
 
 #include "base/counters.h"
-#include "base/json.h"
 #include "server/params.h"
 #include "server/server_internal.h"
 
@@ -48,6 +47,12 @@ struct dse_api_error dse_api_error_from(const struct dse_error *err)
     const struct kind *kind = kind_of(dse_status_http(err->status));
     struct dse_api_error error = {.http = kind->http, .type = kind->type, .code = kind->code, .message = err->message};
     if (error.http == 400 && err->file[0]) error.param = err->file;
+    if (err->status == DSE_ERR_TOO_LONG) {
+        error.code = "context_length_exceeded";
+        error.has_lengths = err->have > 0;
+        error.n_ctx = (int64_t)err->have;
+        error.n_prompt_tokens = (int64_t)err->need;
+    }
     return error;
 }
 
@@ -157,51 +162,4 @@ void dse_answer_json(struct dse_server *server, struct dse_http_exchange *x, int
     if (!json || json_dump_callback(json, append_json, &out, JSON_COMPACT | JSON_ENCODE_ANY) != 0) out.failed = true;
     json_decref(json);
     dse_answer_buffer(server, x, http, "application/json", &out);
-}
-
-json_t *dse_request_object(struct dse_server *server, struct dse_http_exchange *x)
-{
-    size_t bytes;
-    struct dse_error err;
-    json_t *root = NULL;
-    const char *body = dse_http_body(x, &bytes);
-    const char *type = dse_http_header(x, "Content-Type");
-    enum dse_status status = bytes
-                                 ? dse_json_parse(body, bytes, "the request body", &root, &err)
-                                 : dse_fail(&err, DSE_ERR_INVALID, "the request body is empty; expected a JSON object");
-    if (status == DSE_OK && !json_is_object(root)) {
-        json_decref(root);
-        root = NULL;
-        status = dse_fail(&err, DSE_ERR_INVALID, "the request body must be a JSON object");
-    }
-    dse_http_drop_body(x);
-    if (status == DSE_OK) return root;
-    struct dse_api_error error = dse_api_error_from(&err);
-    if (status != DSE_ERR_NO_MEMORY) error.http = 400, error.type = kind_of(400)->type, error.code = kind_of(400)->code;
-    error.param = NULL;
-    if (error.http == 400 && type && !strcasestr(type, "json")) {
-        error.http = 415;
-        error.type = kind_of(415)->type;
-        error.code = kind_of(415)->code;
-        error.message = "expected Content-Type: application/json and a JSON object as body";
-    }
-    dse_answer_error(server, x, &error);
-    return NULL;
-}
-
-bool dse_request_model_known(struct dse_server *server, struct dse_http_exchange *x, const json_t *root)
-{
-    struct dse_error err;
-    const char *name = NULL;
-    if (dse_param_string(root, "model", &name, NULL, &err) != DSE_OK) {
-        dse_answer_failure(server, x, &err);
-        return false;
-    }
-    if (dse_server_resolve_model(server, name)) return true;
-    char message[256];
-    snprintf(message, sizeof message, "The model `%.128s` does not exist", name);
-    struct dse_api_error error = {
-        .http = 404, .type = "invalid_request_error", .code = "model_not_found", .param = "model", .message = message};
-    dse_answer_error(server, x, &error);
-    return false;
 }

@@ -32,9 +32,4 @@ void dse_answer_json(struct dse_server *server, struct dse_http_exchange *x, int
 /* Takes what is in the buffer. */
 void dse_answer_buffer(struct dse_server *server, struct dse_http_exchange *x, int http, const char *content_type,
                        struct dse_buffer *buffer);
-/* The body as a JSON object (returns owned), or NULL after an error answer. */
-json_t *dse_request_object(struct dse_server *server, struct dse_http_exchange *x);
-/* false after an error answer: the request's model is of the wrong type or not served here. */
-bool dse_request_model_known(struct dse_server *server, struct dse_http_exchange *x, const json_t *root);
-
 #endif

@@ -48,13 +48,14 @@ static void generation_unref(struct dse_generation *g)
         dse_buffer_deinit(&c->text[1]);
         dse_buffer_deinit(&c->raw);
         dse_logprobs_deinit(&c->logprobs);
+        dse_logprobs_deinit(&c->waiting);
     }
     dse_free(g->choices);
     dse_gen_prompts_free(g->prompts, g->n_prompts);
     dse_buffer_deinit(&g->chunk);
     dse_grammar_unref(g->grammar);
     dse_gen_params_deinit(&g->params);
-    json_decref(g->root);
+    json_decref(g->stop);
     dse_http_unref(g->exchange);
     pthread_mutex_destroy(&g->lock);
     dse_free(g);
@@ -65,14 +66,12 @@ static void on_release(void *user)
     generation_unref(user);
 }
 
-/* The client left: from any thread. */
-static void on_gone(void *user)
+/* From any thread. */
+static void cancel_prompts(struct dse_generation *g)
 {
-    struct dse_generation *g = user;
     uint64_t ids[DSE_MAX_PROMPTS];
     int n = 0;
     pthread_mutex_lock(&g->lock);
-    g->gone = true;
     for (int i = 0; i < g->n_prompts; i++)
         if (g->prompts[i].id && g->prompts[i].choices_left > 0) ids[n++] = g->prompts[i].id;
     pthread_mutex_unlock(&g->lock);
@@ -80,11 +79,39 @@ static void on_gone(void *user)
         dse_engine_cancel(g->served->engine, ids[i]);
 }
 
-static void server_count(struct dse_server *server, int change)
+/* The client left: from any thread. */
+static void on_gone(void *user)
 {
+    struct dse_generation *g = user;
+    atomic_store(&g->gone, true);
+    cancel_prompts(g);
+}
+
+static void enlist(struct dse_generation *g)
+{
+    struct dse_server *server = g->server;
     pthread_mutex_lock(&server->lock);
-    server->in_flight += change;
-    if (server->in_flight == 0) pthread_cond_broadcast(&server->idle);
+    g->next = server->generations;
+    if (g->next) g->next->previous = g;
+    server->generations = g;
+    server->in_flight++;
+    pthread_mutex_unlock(&server->lock);
+}
+
+/* Takes the reference of the running generation. Last of all: the server may be gone as soon as nothing is in flight. */
+static void delist(struct dse_generation *g)
+{
+    struct dse_server *server = g->server;
+    pthread_mutex_lock(&server->lock);
+    if (g->previous)
+        g->previous->next = g->next;
+    else
+        server->generations = g->next;
+    if (g->next) g->next->previous = g->previous;
+    pthread_mutex_unlock(&server->lock);
+    generation_unref(g);
+    pthread_mutex_lock(&server->lock);
+    if (--server->in_flight == 0) pthread_cond_broadcast(&server->idle);
     pthread_mutex_unlock(&server->lock);
 }
 
@@ -93,9 +120,34 @@ static void server_count(struct dse_server *server, int change)
 /* p: the prompt that the engine refused, NULL for a failure of the generation as a whole. */
 static void fail(struct dse_generation *g, const struct dse_gen_prompt *p, const struct dse_error *err)
 {
-    if (atomic_exchange(&g->failed, true)) return;
-    g->failure = *err;
-    g->refused = p;
+    pthread_mutex_lock(&g->lock);
+    if (!atomic_load(&g->failed)) {
+        g->failure = *err;
+        g->refused = p;
+        atomic_store(&g->failed, true); /* last: whoever sees it may read the others */
+    }
+    pthread_mutex_unlock(&g->lock);
+}
+
+void dse_generations_end(struct dse_server *server)
+{
+    struct dse_error err;
+    dse_fail(&err, DSE_ERR_CANCELLED, "the server is shutting down");
+    for (;;) {
+        pthread_mutex_lock(&server->lock);
+        struct dse_generation *g = server->generations;
+        while (g && g->ended)
+            g = g->next;
+        if (g) {
+            g->ended = true;
+            atomic_fetch_add(&g->refs, 1);
+        }
+        pthread_mutex_unlock(&server->lock);
+        if (!g) return;
+        fail(g, NULL, &err);
+        cancel_prompts(g);
+        generation_unref(g);
+    }
 }
 
 #define REFUSAL_BYTES 512
@@ -125,6 +177,22 @@ static struct dse_api_error describe_failure(const struct dse_generation *g, cha
     return error;
 }
 
+static void leave(struct dse_generation *g)
+{
+    dse_http_clear_owner(g->exchange);
+    delist(g);
+}
+
+static void answer_whole(void *argument)
+{
+    struct dse_generation *g = argument;
+    struct dse_buffer out;
+    dse_buffer_init(&out, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
+    dse_put_whole_answer(g, &out);
+    dse_answer_buffer(g->server, g->exchange, 200, "application/json", &out);
+    leave(g);
+}
+
 static void complete(struct dse_generation *g)
 {
     struct dse_http_exchange *x = g->exchange;
@@ -137,16 +205,11 @@ static void complete(struct dse_generation *g)
             dse_answer_error(g->server, x, &error);
     } else if (g->params.stream) {
         dse_stream_end(g);
-    } else {
-        struct dse_buffer out;
-        dse_buffer_init(&out, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
-        dse_put_whole_answer(g, &out);
-        dse_answer_buffer(g->server, x, 200, "application/json", &out);
+    } else { /* may be long, and the engine has others to serve */
+        if (!dse_workers_post(g->server->workers, answer_whole, g)) answer_whole(g);
+        return;
     }
-    struct dse_server *server = g->server;
-    dse_http_clear_owner(x);
-    generation_unref(g);
-    server_count(server, -1); /* last: the server may stop as soon as nothing is in flight */
+    leave(g);
 }
 
 /* ---- events (engine thread) ----------------------------------------------------------------------------------- */
@@ -176,7 +239,7 @@ static void start_choice(struct dse_choice *c)
 
 static void add_logprob(struct dse_choice *c, const struct dse_event *event, struct dse_slice text)
 {
-    struct dse_logprob_entry *entry = dse_logprobs_add(&c->logprobs, event->token, event->logprob, event->top,
+    struct dse_logprob_entry *entry = dse_logprobs_add(&c->waiting, event->token, event->logprob, event->top,
                                                        event->n_top);
     if (!entry) return;
     entry->raw_start = c->raw.length;
@@ -193,7 +256,7 @@ static void cut_logprobs(struct dse_choice *c, int stop_index, size_t last_token
     size_t bytes = params->stop_bytes[stop_index], length = c->raw.length;
     size_t from = length > bytes + last_token_bytes ? length - bytes - last_token_bytes : 0;
     const char *at = memmem(c->raw.data + from, length - from, params->stops[stop_index], bytes);
-    if (at) dse_logprobs_cut(&c->logprobs, (size_t)(at - c->raw.data));
+    if (at) dse_logprobs_cut(&c->waiting, (size_t)(at - c->raw.data));
 }
 
 static bool on_token(struct dse_choice *c, const struct dse_event *event)
@@ -211,9 +274,15 @@ static bool on_token(struct dse_choice *c, const struct dse_event *event)
     int stop_index = -1;
     bool more = dse_output_feed(c->output, text.data ? text.data : "", text.bytes, &stop_index);
     if (g->params.logprobs) {
-        /* Only what ends up in the content is listed. */
-        if (!reasoned && !dse_output_in_reasoning(c->output)) add_logprob(c, event, text);
+        /* Only what ends up in the content is listed, together with its text. */
+        if (dse_output_in_reasoning(c->output))
+            dse_logprobs_clear(&c->waiting);
+        else if (!reasoned)
+            add_logprob(c, event, text);
         if (!more) cut_logprobs(c, stop_index, text.bytes);
+        size_t held = more ? dse_output_held_bytes(c->output) : 0;
+        dse_logprobs_move(&c->waiting, &c->logprobs, c->raw.length > held ? c->raw.length - held : 0);
+        if (!more) dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
     }
     c->stopped = !more;
     if (g->params.stream) dse_stream_delta(c);
@@ -247,6 +316,7 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
     } else if (event->finish != DSE_FINISH_CANCELLED) {
         start_choice(c);
         dse_output_finish(c->output);
+        dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
         if (g->params.stream) dse_stream_delta(c);
     }
     c->finished = true;
@@ -308,6 +378,9 @@ static enum dse_status submit_one(struct dse_generation *g, struct dse_gen_promp
     request.prompt_logprobs = p->echo && g->params.logprobs;
     request.sampling = g->params.sampling;
     request.grammar = g->grammar;
+    /* What is thought is free; the grammar is for the answer. */
+    if (g->grammar && g->starts_in_reasoning)
+        request.grammar_after_token = dse_tokenizer_find_added(g->served->tokenizer, "</think>");
     request.on_event = on_event;
     request.user = p;
     return dse_engine_submit(g->served->engine, &request, id, err);
@@ -336,7 +409,7 @@ static void submit_more(void *argument)
         if (status == DSE_OK) {
             pthread_mutex_lock(&g->lock);
             p->id = id;
-            bool cancel = g->gone;
+            bool cancel = g->gone || atomic_load(&g->failed);
             pthread_mutex_unlock(&g->lock);
             if (cancel) dse_engine_cancel(g->served->engine, id);
             if (p->index == 0 && g->params.stream)
@@ -357,6 +430,7 @@ static void submit_more(void *argument)
         if (wait) return;
         if (status == DSE_ERR_BUSY && p->index > 0) { /* others have taken the queue */
             nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+            if (dse_workers_post(g->server->workers, submit_more, g)) return; /* whose turn it is meanwhile */
             continue;
         }
         fail(g, p, &err);
@@ -446,13 +520,16 @@ static enum dse_status create(struct dse_server *server, const struct dse_genera
     g->exchange = dse_http_ref(setup->exchange);
     g->dialect = setup->dialect;
     g->params = *setup->params;
-    g->root = setup->root;
     g->grammar = setup->grammar;
     g->prompts = setup->prompts;
     g->n_prompts = setup->n_prompts;
     g->starts_in_reasoning = setup->starts_in_reasoning;
     dse_buffer_init(&g->chunk, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
     set_names(g);
+    /* Of the request's JSON, which may be large, only the stop strings are still needed. */
+    g->stop = json_incref(json_object_get(setup->root, "stop"));
+    json_decref(setup->root);
+    g->params.model = g->params.grammar = NULL;
     g->n_choices = g->n_prompts * g->params.n;
     g->choices = dse_calloc(DSE_MEM_REQUEST, (size_t)g->n_choices, sizeof *g->choices);
     if (!g->choices) return dse_fail_memory(err, (size_t)g->n_choices * sizeof *g->choices, "choices");
@@ -483,17 +560,15 @@ void dse_generation_run(struct dse_server *server, const struct dse_generation_s
         dse_http_set_header(g->exchange, "Cache-Control", "no-cache");
         dse_http_set_header(g->exchange, "X-Accel-Buffering", "no");
     }
-    /* In flight before the check: stop() sets `stopping` first and then waits for what is in flight. */
-    server_count(server, 1);
+    /* In flight before the check: stop() sets `draining` first and then waits for what is in flight. */
+    enlist(g);
     atomic_fetch_add(&g->refs, 1);
     struct dse_http_owner owner = {on_gone, on_release, g};
     bool present = dse_http_set_owner(g->exchange, &owner);
     if (!present) atomic_fetch_sub(&g->refs, 1);
     if (!present || atomic_load(&server->draining)) {
         if (present) dse_answer_problem(server, g->exchange, 503, NULL, "draining", "the server is shutting down");
-        dse_http_clear_owner(g->exchange);
-        generation_unref(g);
-        server_count(server, -1);
+        leave(g);
         return;
     }
     g->submitting = true;

@@ -48,7 +48,8 @@ struct dse_choice {
     struct dse_output *output;
     struct dse_buffer text[2];    /* by enum dse_channel: since the last chunk, or whole */
     struct dse_buffer raw;        /* all bytes fed, kept only for logprobs with stop strings */
-    struct dse_logprobs logprobs; /* since the last chunk, or whole */
+    struct dse_logprobs logprobs; /* of text that has come out: since the last chunk, or whole */
+    struct dse_logprobs waiting;  /* of text that is held back, for it may be dropped */
     uint32_t characters;          /* code points so far, echo included: text_offset */
     bool started, stopped, finished, echo_sent;
     int n_tokens;
@@ -62,7 +63,7 @@ struct dse_generation {
     struct dse_http_exchange *exchange; /* owned reference */
     const struct dse_dialect *dialect;
     struct dse_gen_params params;
-    json_t *root;                   /* owned: params borrow from it */
+    json_t *stop;                   /* owned: params' stop strings are in it; NULL: none */
     struct dse_grammar *grammar;    /* owned */
     struct dse_gen_prompt *prompts; /* owned array */
     int n_prompts;
@@ -82,6 +83,9 @@ struct dse_generation {
     int n_submitted, n_running;
     bool submitting, waiting;
     atomic_bool gone, failed; /* the client left; failure is set */
+
+    struct dse_generation *previous, *next; /* in server->generations, under server->lock */
+    bool ended;
 };
 
 /* Takes root, params' memory, prompts (array and contents) and grammar; answers x in every case. */
@@ -96,6 +100,9 @@ struct dse_generation_setup {
     bool starts_in_reasoning;
 };
 void dse_generation_run(struct dse_server *server, const struct dse_generation_setup *setup);
+/* Ends all that are under way: their clients are told that the server shuts down. They are over when
+ * server->in_flight is 0. */
+void dse_generations_end(struct dse_server *server);
 
 void dse_gen_prompts_free(struct dse_gen_prompt *prompts, int n_prompts);
 const char *dse_finish_name(enum dse_finish finish);

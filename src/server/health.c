@@ -29,12 +29,27 @@ void dse_handle_version(struct dse_server *server, struct dse_http_exchange *x)
     dse_answer_json(server, x, 200, json_pack("{s:s, s:s}", "version", DSE_VERSION, "name", "deepseek-edge"));
 }
 
+struct dse_slot *dse_server_slots(const struct dse_server *server, int *n)
+{
+    struct dse_served *served = atomic_load(&((struct dse_server *)server)->served);
+    *n = 0;
+    for (int max = 64; served && max <= 1 << 24; max *= 4) {
+        struct dse_slot *slots = dse_calloc(DSE_MEM_SERVER, (size_t)max, sizeof *slots);
+        if (!slots) return NULL;
+        *n = dse_engine_slots(served->engine, slots, max);
+        if (*n < max) return slots;
+        dse_free(slots); /* there may be more */
+    }
+    *n = 0;
+    return NULL;
+}
+
 /* One object per running or waiting request; never its prompt. */
 void dse_handle_slots(struct dse_server *server, struct dse_http_exchange *x)
 {
     struct dse_served *served = atomic_load(&server->served);
-    struct dse_slot *slots = dse_calloc(DSE_MEM_SERVER, DSE_SERVER_MAX_SLOTS, sizeof *slots);
-    int n = slots ? dse_engine_slots(served->engine, slots, DSE_SERVER_MAX_SLOTS) : 0;
+    int n;
+    struct dse_slot *slots = dse_server_slots(server, &n);
     json_t *list = json_array();
     for (int i = 0; i < n; i++)
         json_array_append_new(list,

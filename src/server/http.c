@@ -1,4 +1,4 @@
-/* Exchanges over libmicrohttpd; the only file that includes its header.
+/* Exchanges over libmicrohttpd; only this file and http_head.c include its header.
  *
  * The library calls handle_request several times per request: with the headers, with pieces of the body, at its end,
  * and again after every resume. Connections whose answer is not there yet are suspended. The watcher (http_watch.c)
@@ -6,7 +6,6 @@
  */
 #include "server/http.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
@@ -54,7 +53,7 @@ void dse_http_unref(struct dse_http_exchange *x)
     dse_free(x);
 }
 
-static struct dse_http_exchange *exchange_create(struct dse_http *http, struct MHD_Connection *connection)
+struct dse_http_exchange *dse_http_exchange_create(struct dse_http *http, struct MHD_Connection *connection)
 {
     struct dse_http_exchange *x = dse_calloc(DSE_MEM_SERVER, 1, sizeof *x);
     if (!x) return NULL;
@@ -146,6 +145,14 @@ void dse_http_drop_body(struct dse_http_exchange *x)
     dse_buffer_init(&x->body, DSE_MEM_REQUEST, 1);
     atomic_fetch_sub(&x->http->body_bytes, x->body_charged);
     x->body_charged = 0;
+}
+
+bool dse_http_is_gone(struct dse_http_exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    bool gone = x->gone || x->aborted;
+    pthread_mutex_unlock(&x->lock);
+    return gone;
 }
 
 /* ---- answer --------------------------------------------------------------------------------------------------- */
@@ -241,8 +248,8 @@ bool dse_http_write(struct dse_http_exchange *x, const char *bytes, size_t count
     pthread_mutex_lock(&x->lock);
     bool ok = !x->gone && !x->aborted && !x->ended;
     if (ok) {
-        overflow = x->out.length - x->out_sent + count > x->http->options.max_queue_bytes ||
-                   !append_out(x, bytes, count);
+        /* What waits already is what the reader is slow with; one large piece is not its fault. */
+        overflow = x->out.length - x->out_sent > x->http->options.max_queue_bytes || !append_out(x, bytes, count);
         ok = !overflow;
         wake(x);
     }
@@ -320,10 +327,17 @@ static void free_whole(void *body)
     dse_free(body);
 }
 
+static struct http_connection *connection_record(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
+}
+
 static enum MHD_Result queue_answer(struct dse_http_exchange *x)
 {
     struct MHD_Response *response;
     enum MHD_Result result = MHD_NO;
+    dse_http_connection_phase(x->http, connection_record(x->connection), HTTP_BUSY);
     pthread_mutex_lock(&x->lock);
     if (x->streaming) {
         response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16u << 10, read_stream, x, NULL);
@@ -345,119 +359,30 @@ static enum MHD_Result queue_answer(struct dse_http_exchange *x)
     return result;
 }
 
-struct header_walk {
-    struct dse_http_exchange *x;
-    int n_host, n_length, n_encoding;
-    uint64_t content_length;
-    bool chunked, bad_length, bad_line;
-};
-
-static enum MHD_Result walk_header(void *user, enum MHD_ValueKind kind, const char *name, const char *value)
-{
-    struct header_walk *walk = user;
-    struct dse_http_exchange *x = walk->x;
-    if (!value) value = "";
-    if (strcasecmp(name, "Host") == 0) walk->n_host++;
-    if (strcasecmp(name, "Expect") == 0) x->expects_continue = true;
-    if (strcasecmp(name, "Transfer-Encoding") == 0) {
-        walk->n_encoding++;
-        walk->chunked = strcasecmp(value, "chunked") == 0;
-    }
-    if (strcasecmp(name, "Content-Length") == 0) {
-        char *end;
-        walk->n_length++;
-        errno = 0;
-        walk->content_length = strtoull(value, &end, 10);
-        walk->bad_length = !isdigit((unsigned char)value[0]) || *end || errno;
-    }
-    bool ok = dse_buffer_append(&x->header_text, name, strlen(name) + 1) &&
-              dse_buffer_append(&x->header_text, value, strlen(value) + 1);
-    if (ok) x->n_headers++;
-    return ok ? MHD_YES : MHD_NO;
-}
-
-/* Percent-decoding; NULL when malformed, when it would hide a NUL, or without memory. */
-static char *decode_path(const char *url)
-{
-    size_t length = strlen(url), n = 0;
-    char *path = dse_alloc(DSE_MEM_SERVER, length + 1);
-    if (!path) return NULL;
-    for (size_t i = 0; i < length; i++) {
-        char c = url[i];
-        if (c == '%') {
-            char hex[3] = {0};
-            if (i + 2 >= length || !isxdigit((unsigned char)url[i + 1]) || !isxdigit((unsigned char)url[i + 2])) {
-                dse_free(path);
-                return NULL;
-            }
-            memcpy(hex, url + i + 1, 2);
-            c = (char)strtoul(hex, NULL, 16);
-            i += 2;
-        }
-        if (c == '\0') {
-            dse_free(path);
-            return NULL;
-        }
-        path[n++] = c;
-    }
-    path[n] = '\0';
-    return path;
-}
-
 static void refuse(struct dse_http_exchange *x, int status, const char *message)
 {
     x->http->options.on_refused(x->http->options.user, x, status, message);
 }
 
-/* The request's shape, before anybody looks at its meaning. */
-static void check_headers(struct dse_http_exchange *x, const char *url, struct header_walk *walk)
-{
-    const struct dse_http_options *options = &x->http->options;
-    MHD_get_connection_values(x->connection, MHD_HEADER_KIND, walk_header, walk);
-    x->expects_body = walk->n_encoding > 0 || walk->content_length > 0;
-    x->path = decode_path(url);
-    bool bad_path = !x->path;
-    if (bad_path) x->path = dse_strdup(DSE_MEM_SERVER, "/");
-    if (!x->path || !x->method) return; /* no memory: the caller closes */
-    options->on_begin(options->user, x);
-    if (x->n_headers > options->max_headers || x->header_text.length > options->max_header_bytes ||
-        x->header_text.failed) {
-        refuse(x, 431, "too many or too large request headers");
-    } else if (bad_path || walk->bad_line) {
-        refuse(x, 400, "the first line of the request is malformed");
-    } else if (walk->n_length > 1 || walk->n_host > 1 || walk->n_encoding > 1 || walk->bad_length ||
-               (walk->n_length && walk->n_encoding) || (walk->n_encoding && !walk->chunked)) {
-        /* Proxies and servers that read such requests differently are how requests are smuggled. */
-        dse_http_set_header(x, "Connection", "close");
-        refuse(x, 400, "ambiguous Content-Length, Transfer-Encoding or Host");
-    } else if (walk->content_length > options->max_body_bytes) {
-        refuse(x, 413, "the request body is larger than the limit");
-    }
-}
-
-static struct http_connection *connection_record(struct MHD_Connection *connection)
-{
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    return info ? info->socket_context : NULL;
-}
-
 /* First call: the headers are complete. */
-static enum MHD_Result start_request(struct dse_http *http, struct MHD_Connection *connection, const char *url,
-                                     const char *method, const char *version, struct dse_http_exchange **slot)
+static enum MHD_Result start_request(struct dse_http_exchange *x, const char *url, const char *method,
+                                     const char *version)
 {
-    struct dse_http_exchange *x = exchange_create(http, connection);
-    if (!x) return MHD_NO;
-    *slot = x; /* freed by on_completed from here on */
-    struct header_walk walk = {.x = x, .bad_line = strncmp(version, "HTTP/1.", 7) != 0};
-    x->method = dse_strdup(DSE_MEM_SERVER, method);
-    check_headers(x, url, &walk);
-    if (!x->path || !x->method) return MHD_NO;
-    dse_http_connection_phase(http, connection_record(connection), HTTP_BODY);
-    if (!x->answered) http->options.on_headers(http->options.user, x);
-    /* A body that is only announced, absurdly large, or without an end that we can see, is not waited for; others are
+    struct dse_http *http = x->http;
+    const struct dse_http_options *options = &http->options;
+    struct dse_http_head head = {0};
+    x->begun = true;
+    if (!dse_http_head_check(x, url, method, version, &head)) return MHD_NO;
+    dse_http_connection_phase(http, connection_record(x->connection), HTTP_BODY);
+    options->on_begin(options->user, x);
+    if (head.ends_connection) dse_http_set_header(x, "Connection", "close");
+    if (head.status)
+        refuse(x, head.status, head.problem);
+    else
+        options->on_headers(options->user, x);
+    /* A body that is only announced, absurdly large, or without an end that we can trust, is not waited for; others are
      * read to their end, so that the client sees our answer and not a reset. */
-    bool endless = walk.n_encoding > 0 && !walk.chunked;
-    bool skip_body = x->expects_continue || endless || walk.content_length / 2 > http->options.max_body_bytes;
+    bool skip_body = x->expects_continue || head.ends_connection || head.content_length / 2 > options->max_body_bytes;
     if (x->answered && x->expects_body && skip_body) return queue_answer(x);
     return MHD_YES;
 }
@@ -513,7 +438,8 @@ static enum MHD_Result handle_request(void *user, struct MHD_Connection *connect
                                       void **context)
 {
     struct dse_http_exchange *x = *context;
-    if (!x) return start_request(user, connection, url, method, version, (struct dse_http_exchange **)context);
+    if (!x) return MHD_NO; /* no memory */
+    if (!x->begun) return start_request(x, url, method, version);
     if (*bytes > 0) return take_body(x, data, bytes);
 
     if (!x->settled) {
@@ -593,7 +519,7 @@ static void on_connection(void *user, struct MHD_Connection *connection, void **
     }
 }
 
-/* Paths are decoded by decode_path, which sees %00. */
+/* Paths are decoded by http_head.c, which sees %00. */
 static size_t keep_escapes(void *user, struct MHD_Connection *connection, char *text)
 {
     return strlen(text);
@@ -641,9 +567,10 @@ enum dse_status dse_http_start(int listen_fd, const struct dse_http_options *opt
             MHD_USE_EPOLL_INTERNALLY | MHD_USE_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL, handle_request, http,
             MHD_OPTION_LISTEN_SOCKET, listen_fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, http,
             MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL,
-            MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_POOL_BYTES, MHD_OPTION_CONNECTION_LIMIT,
-            (unsigned)http->options.max_connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)LIBRARY_TIMEOUT_S,
-            MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+            MHD_OPTION_URI_LOG_CALLBACK, dse_http_head_target, http, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+            (size_t)CONNECTION_POOL_BYTES, MHD_OPTION_CONNECTION_LIMIT, (unsigned)http->options.max_connections,
+            MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)LIBRARY_TIMEOUT_S, MHD_OPTION_STRICT_FOR_CLIENT, 0,
+            MHD_OPTION_END);
         if (!http->daemon) status = dse_fail(err, DSE_ERR_ADDRESS, "cannot start the HTTP server (errno %d)", errno);
     }
     if (status != DSE_OK) {
@@ -657,9 +584,10 @@ enum dse_status dse_http_start(int listen_fd, const struct dse_http_options *opt
     return DSE_OK;
 }
 
-static bool has_unsent_answers(struct dse_http *http)
+static bool has_work_left(struct dse_http *http)
 {
     bool found = false;
+    if (dse_workers_busy(http->workers)) return true;
     pthread_mutex_lock(&http->lock);
     for (struct dse_http_exchange *x = http->exchanges; x && !found; x = x->next) {
         pthread_mutex_lock(&x->lock);
@@ -672,7 +600,7 @@ static bool has_unsent_answers(struct dse_http *http)
 
 void dse_http_flush(struct dse_http *http, unsigned timeout_ms)
 {
-    for (unsigned waited = 0; waited < timeout_ms && has_unsent_answers(http); waited += 5)
+    for (unsigned waited = 0; waited < timeout_ms && has_work_left(http); waited += 5)
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 

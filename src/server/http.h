@@ -4,7 +4,7 @@
  * thread and must not block: the first sets what every answer carries, before anything can be refused; the second answers
  * what needs no body (health, errors). `on_request` runs on a worker with the whole body.
  * An answer may be given at once or later, from any thread: writing never blocks; a reader who is too slow is
- * disconnected instead. http.c is the only file that knows the library.
+ * disconnected instead. http.c and http_head.c are the only files that know the library.
  *
  * When the client leaves, the exchange's owner is told within milliseconds. A peer that only closed its sending side
  * (half-close) looks the same at first, so it is probed: bytes that mean nothing to a reader (an SSE comment, white
@@ -29,7 +29,7 @@ struct dse_http_options {
     size_t max_header_bytes; /* names and values; beyond: 431 */
     int max_headers;         /* beyond: 431 */
     int max_connections;
-    size_t max_queue_bytes; /* unread answer of one exchange; beyond: disconnected */
+    size_t max_queue_bytes; /* unread answer of one exchange; when more is to come: disconnected */
     unsigned idle_ms;       /* a connection without a whole request header for this long is closed */
     unsigned body_ms;       /* a body must arrive within this */
     unsigned ping_ms;       /* silence on a stream after which its filler is sent */
@@ -45,7 +45,7 @@ DSE_MUST_CHECK enum dse_status dse_http_start(int listen_fd, const struct dse_ht
                                               struct dse_http **http, struct dse_error *err);
 /* All exchanges must have been answered or are cut off. Joins the threads. */
 void dse_http_stop(struct dse_http *http);
-/* Waits until answers that are complete have been handed to the system, or for the time given. */
+/* Waits until the workers are idle and answers that are complete have been handed to the system, or for the time given. */
 void dse_http_flush(struct dse_http *http, unsigned timeout_ms);
 /* Tells the owners of all exchanges in progress that they are gone, as if the clients had left. */
 void dse_http_abandon_all(struct dse_http *http);
@@ -58,6 +58,8 @@ const char *dse_http_header(const struct dse_http_exchange *x, const char *name)
 /* Valid until the request is answered. "" if none. */
 const char *dse_http_body(const struct dse_http_exchange *x, size_t *bytes);
 void dse_http_drop_body(struct dse_http_exchange *x); /* frees it early */
+/* The client is known to have left: nobody will read an answer. */
+bool dse_http_is_gone(struct dse_http_exchange *x);
 
 /* ---- answer ---- */
 

@@ -22,6 +22,7 @@ struct http_connection {
     int fd;
     enum http_phase phase;
     uint64_t since_ns; /* start of the phase */
+    int n_ends;        /* ticks at which the peer had sent its last byte and no whole request */
 };
 
 struct http_header {
@@ -41,7 +42,8 @@ struct dse_http_exchange {
     struct dse_buffer body;
     size_t discarded_bytes;
     size_t body_charged; /* counted in http->body_bytes */
-    bool expects_body, expects_continue, settled, dispatched, listed;
+    size_t target_bytes; /* of the first line: path and query */
+    bool begun, expects_body, expects_continue, settled, dispatched, listed;
 
     pthread_mutex_t lock;              /* all below */
     struct MHD_Connection *connection; /* NULL once the library is done with it */
@@ -85,7 +87,21 @@ void dse_http_watch_add(struct dse_http_exchange *x);    /* I/O thread, before d
 void dse_http_watch_remove(struct dse_http_exchange *x); /* I/O thread, before the socket may close */
 void dse_http_connection_phase(struct dse_http *http, struct http_connection *connection, enum http_phase phase);
 
+/* http_head.c */
+struct dse_http_head {
+    int status; /* 0: fine; else what to refuse it with */
+    const char *problem;
+    bool ends_connection; /* nobody knows where the next request would begin */
+    uint64_t content_length;
+};
+/* The library's hook for the request's target, before its headers are read; returns the exchange, NULL without memory. */
+void *dse_http_head_target(void *http, const char *target, struct MHD_Connection *connection);
+/* Fills in the request's part of x. false: no memory. */
+bool dse_http_head_check(struct dse_http_exchange *x, const char *url, const char *method, const char *version,
+                         struct dse_http_head *head);
+
 /* http.c */
+struct dse_http_exchange *dse_http_exchange_create(struct dse_http *http, struct MHD_Connection *connection);
 void dse_http_exchange_lost(struct dse_http_exchange *x);  /* the peer is gone: cut off, tell the owner */
 void dse_http_exchange_probe(struct dse_http_exchange *x); /* sends filler if that is possible now */
 

@@ -65,6 +65,7 @@ void dse_http_connection_phase(struct dse_http *http, struct http_connection *co
     pthread_mutex_lock(&http->lock);
     connection->phase = phase;
     connection->since_ns = dse_clock_ns();
+    connection->n_ends = 0;
     pthread_mutex_unlock(&http->lock);
 }
 
@@ -123,6 +124,17 @@ static void tick_exchanges(struct dse_http *http, uint64_t now)
     }
 }
 
+/* The peer has closed its side and all that it sent has been read. Asked several times before it counts: the library may
+ * just be at the request that came last. */
+static bool ended_without_request(struct http_connection *c)
+{
+    enum { TICKS = 5 };
+    char byte;
+    bool end = c->phase != HTTP_BUSY && recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+    c->n_ends = end ? c->n_ends + 1 : 0;
+    return c->n_ends >= TICKS;
+}
+
 /* The library's own timeout restarts with every byte; these do not, so a header sent a byte at a time ends. */
 static void tick_connections(struct dse_http *http, uint64_t now)
 {
@@ -132,9 +144,11 @@ static void tick_connections(struct dse_http *http, uint64_t now)
     if (crowded && idle_ms > CROWDED_IDLE_MS) idle_ms = CROWDED_IDLE_MS;
     for (struct http_connection *c = http->connections; c; c = c->next) {
         if ((c->phase == HTTP_IDLE && older_than(now, c->since_ns, ms_to_ns(idle_ms))) ||
-            (c->phase == HTTP_BODY && older_than(now, c->since_ns, ms_to_ns(http->options.body_ms)))) {
+            (c->phase == HTTP_BODY && older_than(now, c->since_ns, ms_to_ns(http->options.body_ms))) ||
+            ended_without_request(c)) {
             shutdown(c->fd, SHUT_RDWR); /* the library sees the end and cleans up */
             c->since_ns = now;
+            c->n_ends = 0;
         }
     }
     pthread_mutex_unlock(&http->lock);

@@ -8,16 +8,22 @@
 
 #define NO_CHANCE (-9999.0) /* stands for minus infinity, which JSON lacks */
 
+static bool reserve(struct dse_logprobs *list, size_t count)
+{
+    if (count <= list->capacity) return true;
+    size_t capacity = list->capacity ? list->capacity * 2 : 16;
+    if (capacity < count) capacity = count;
+    struct dse_logprob_entry *grown = dse_realloc(DSE_MEM_REQUEST, list->entries, capacity * sizeof *grown);
+    if (!grown) return false;
+    list->entries = grown;
+    list->capacity = capacity;
+    return true;
+}
+
 struct dse_logprob_entry *dse_logprobs_add(struct dse_logprobs *list, int32_t token, float logprob,
                                            const struct dse_token_logprob *top, int n_top)
 {
-    if (list->count == list->capacity) {
-        size_t capacity = list->capacity ? list->capacity * 2 : 16;
-        struct dse_logprob_entry *grown = dse_realloc(DSE_MEM_REQUEST, list->entries, capacity * sizeof *grown);
-        if (!grown) return NULL;
-        list->entries = grown;
-        list->capacity = capacity;
-    }
+    if (!reserve(list, list->count + 1)) return NULL;
     struct dse_logprob_entry *entry = &list->entries[list->count++];
     memset(entry, 0, sizeof *entry);
     entry->token = token;
@@ -43,6 +49,20 @@ void dse_logprobs_cut(struct dse_logprobs *list, size_t raw_bytes)
 {
     while (list->count > 0 && list->entries[list->count - 1].raw_start >= raw_bytes)
         list->count--;
+}
+
+bool dse_logprobs_move(struct dse_logprobs *from, struct dse_logprobs *to, size_t raw_bytes)
+{
+    size_t n = 0;
+    while (n < from->count && from->entries[n].raw_start < raw_bytes)
+        n++;
+    if (n == 0) return true;
+    if (!reserve(to, to->count + n)) return false;
+    memcpy(to->entries + to->count, from->entries, n * sizeof *to->entries);
+    memmove(from->entries, from->entries + n, (from->count - n) * sizeof *from->entries);
+    to->count += n;
+    from->count -= n;
+    return true;
 }
 
 static void put_number(struct dse_buffer *out, float logprob)

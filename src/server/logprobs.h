@@ -29,6 +29,8 @@ void dse_logprobs_clear(struct dse_logprobs *list);
 void dse_logprobs_deinit(struct dse_logprobs *list);
 /* Drops entries that begin at or after this byte of the raw text. */
 void dse_logprobs_cut(struct dse_logprobs *list, size_t raw_bytes);
+/* Moves entries that begin before this byte of the raw text to the end of another list. false: no memory. */
+bool dse_logprobs_move(struct dse_logprobs *from, struct dse_logprobs *to, size_t raw_bytes);
 
 /* {"content":[{token,logprob,bytes,top_logprobs}],"refusal":null} */
 void dse_put_chat_logprobs(struct dse_buffer *out, const struct dse_tokenizer *tokenizer,

@@ -85,9 +85,8 @@ static void put_info(struct dse_buffer *out, struct dse_server *server)
 /* Running and waiting requests are counted as /slots counts them: the engine's own gauges move with its steps. */
 static void count_requests(struct dse_server *server, int64_t *running, int64_t *waiting)
 {
-    struct dse_served *served = atomic_load(&server->served);
-    struct dse_slot *slots = served ? dse_calloc(DSE_MEM_SERVER, DSE_SERVER_MAX_SLOTS, sizeof *slots) : NULL;
-    int n = slots ? dse_engine_slots(served->engine, slots, DSE_SERVER_MAX_SLOTS) : 0;
+    int n;
+    struct dse_slot *slots = dse_server_slots(server, &n);
     *running = *waiting = 0;
     for (int i = 0; i < n; i++)
         ++*(slots[i].running ? running : waiting);

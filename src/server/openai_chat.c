@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "server/body.h"
 #include "server/chat_request.h"
 #include "server/generation.h"
 #include "text/grammar.h"
@@ -112,7 +113,7 @@ static enum dse_status prepare(struct dse_served *served, const json_t *root, st
     if (status == DSE_OK) status = dse_gen_params_grammar(&request->params, &setup->grammar, err);
     if (status != DSE_OK) return status;
     struct dse_chat_prompt prompt = {0};
-    status = dse_chat_request_prompt(request, served, true, &prompt, err);
+    status = dse_chat_request_prompt(request, served, DSE_CHAT_GENERATE, &prompt, err);
     if (status == DSE_OK && prompt.tokens.count == 0)
         status = dse_fail_at(err, DSE_ERR_INVALID, "messages", -1,
                              "the chat template renders these messages to nothing");

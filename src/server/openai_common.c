@@ -12,12 +12,6 @@
 #include "server/params.h"
 #include "text/grammar.h"
 
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        enum dse_status try_status = (call);                                                                           \
-        if (try_status != DSE_OK) return try_status;                                                                   \
-    } while (0)
-
 /* Constraints that would change the answer must not be dropped silently while they are not implemented. */
 static const char *const unsupported_constraints[] = {
     "json_schema",    "guided_json",        "guided_regex", "guided_choice",

@@ -15,7 +15,6 @@ struct dse_gen_params {
     const char *model;            /* borrowed from the request's JSON, as all strings here; NULL: not given */
     struct dse_sampling sampling; /* logit_bias is owned */
     struct dse_logit_bias *logit_bias;
-    bool has_seed;
     int64_t max_tokens; /* -1: not given */
     int min_tokens;
     int n;

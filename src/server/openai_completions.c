@@ -4,6 +4,7 @@
  */
 #include <string.h>
 
+#include "server/body.h"
 #include "server/completion_request.h"
 #include "server/generation.h"
 #include "text/grammar.h"
@@ -54,6 +55,8 @@ static enum dse_status encode_prompt(struct dse_served *served, const struct dse
     const struct dse_completion_prompt *prompt = &request->prompts[index];
     enum dse_status status = DSE_OK;
     if (prompt->text) {
+        status = dse_served_check_prompt(served, prompt->text_bytes, "prompt", err);
+        if (status != DSE_OK) return status;
         unsigned flags = DSE_ENCODE_PARSE_SPECIAL | (request->add_special_tokens ? DSE_ENCODE_ADD_BOS : 0);
         status = dse_tokenizer_encode(served->tokenizer, prompt->text, prompt->text_bytes, flags, &out->tokens, err);
         if (status == DSE_OK && request->echo) {

@@ -5,23 +5,17 @@
  */
 #include "server/server.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "server/errors.h"
+#include "server/generation.h"
+#include "server/listen.h"
 #include "server/server_internal.h"
 
 #define FLUSH_MS 2000
@@ -29,7 +23,7 @@
 const struct dse_server_options dse_server_options_default = {
     .port = 8080,
     .reasoning = DSE_REASONING_DEEPSEEK,
-    .max_body_bytes = 64u << 20,
+    .max_body_bytes = 8u << 20,
     .max_header_bytes = 32u << 10,
     .max_headers = 100,
     .max_connections = 1024,
@@ -170,8 +164,13 @@ static void on_headers(void *user, struct dse_http_exchange *x)
 
 static void on_request(void *user, struct dse_http_exchange *x)
 {
+    struct dse_server *server = user;
     const struct route *route = find_route(dse_http_path(x));
-    route->handler(user, x);
+    if (dse_http_is_gone(x)) return; /* left while it waited for a worker */
+    if (route->flags & ROUTE_WORK && atomic_load(&server->draining))
+        dse_answer_problem(server, x, 503, NULL, "draining", "the server is shutting down");
+    else
+        route->handler(server, x);
 }
 
 static void on_refused(void *user, struct dse_http_exchange *x, int http_status, const char *message)
@@ -214,6 +213,42 @@ static char *token_text(const struct dse_tokenizer *tokenizer, int32_t id)
     return dse_strndup(DSE_MEM_SERVER, bytes.data ? bytes.data : "", bytes.bytes);
 }
 
+/* A character that the tokenizer composes (NFC) is up to three times as long before. */
+static size_t longest_token(const struct dse_served *served)
+{
+    size_t longest = 1;
+    for (int id = 0; id < served->n_vocab; id++) {
+        size_t bytes = dse_tokenizer_bytes(served->tokenizer, id).bytes;
+        if (bytes > longest) longest = bytes;
+    }
+    return 3 * longest;
+}
+
+size_t dse_served_max_prompt(const struct dse_served *served)
+{
+    size_t context = (size_t)served->context_length;
+    if (context >= DSE_SERVER_MAX_TEXT_BYTES / served->longest_token) return DSE_SERVER_MAX_TEXT_BYTES;
+    return (context + 1) * served->longest_token - 1;
+}
+
+enum dse_status dse_served_check_prompt(const struct dse_served *served, size_t bytes, const char *param,
+                                        struct dse_error *err)
+{
+    uint64_t least = bytes / served->longest_token, context = (uint64_t)served->context_length;
+    if (least > context) {
+        dse_fail_at(
+            err, DSE_ERR_TOO_LONG, param, -1,
+            "This model's maximum context length is %llu tokens. However, a prompt of %zu bytes has at least %llu "
+            "tokens. Please reduce the length of the %s.",
+            (unsigned long long)context, bytes, (unsigned long long)least, param);
+        if (err) err->need = least, err->have = context;
+        return DSE_ERR_TOO_LONG;
+    }
+    if (bytes <= DSE_SERVER_MAX_TEXT_BYTES) return DSE_OK;
+    return dse_fail_at(err, DSE_ERR_INVALID, param, -1, "the prompt has %zu bytes; at most %u are possible", bytes,
+                       DSE_SERVER_MAX_TEXT_BYTES);
+}
+
 static enum dse_status served_fill(struct dse_served *served, struct dse_engine *engine, const char *chat_template,
                                    struct dse_error *err)
 {
@@ -224,7 +259,12 @@ static enum dse_status served_fill(struct dse_served *served, struct dse_engine 
     dse_engine_get_plan(engine, &plan);
     served->context_length = plan.context_length;
     served->tokenizer = dse_model_tokenizer(served->model);
+    if (!served->tokenizer)
+        return dse_fail(err, DSE_ERR_UNSUPPORTED,
+                        "this model has no tokenizer, so it cannot be served; put its tokenizer.json beside it, or use "
+                        "a GGUF file that has one");
     served->n_vocab = (int)dse_tokenizer_count(served->tokenizer);
+    served->longest_token = longest_token(served);
     served->tmpl = dse_model_template(served->model);
     enum dse_status status = DSE_OK;
     if (chat_template) {
@@ -260,85 +300,6 @@ enum dse_status dse_server_set_engine(struct dse_server *server, struct dse_engi
 
 /* ---- start and stop ------------------------------------------------------------------------------------------- */
 
-static bool is_loopback(const struct sockaddr *address)
-{
-    if (address->sa_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
-    return address->sa_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
-}
-
-static enum dse_status listen_on(const struct addrinfo *info, const char *host, int port, int *fd,
-                                 struct dse_error *err)
-{
-    int on = 1;
-    *fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (*fd < 0) return dse_fail(err, DSE_ERR_ADDRESS, "cannot make a socket: %s", strerror(errno));
-    setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(*fd, info->ai_addr, info->ai_addrlen) != 0 || listen(*fd, 511) != 0) {
-        int error = errno;
-        close(*fd);
-        return dse_fail(err, DSE_ERR_ADDRESS, "cannot listen on %s port %d: %s%s", host, port, strerror(error),
-                        error == EADDRINUSE ? "; choose another --port, or 0 for any free one" : "");
-    }
-    return DSE_OK;
-}
-
-static enum dse_status listen_tcp(struct dse_server *server, const struct dse_server_options *options, int *fd,
-                                  struct dse_error *err)
-{
-    const char *host = options->host && options->host[0] ? options->host : "127.0.0.1";
-    char service[16];
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *info = NULL;
-    if (options->port < 0 || options->port > 65535)
-        return dse_fail_at(err, DSE_ERR_INVALID, "port", -1, "port must be from 0 to 65535, not %d", options->port);
-    snprintf(service, sizeof service, "%d", options->port);
-    int error = getaddrinfo(host, service, &hints, &info);
-    if (error) return dse_fail(err, DSE_ERR_ADDRESS, "cannot listen on %s: %s", host, gai_strerror(error));
-    bool loopback = is_loopback(info->ai_addr);
-    enum dse_status status = DSE_OK;
-    if (!loopback && options->n_api_keys == 0 && !options->insecure)
-        status = dse_fail_at(err, DSE_ERR_INVALID, "host", -1,
-                             "refusing to listen on %s, which other machines can reach, without an API key; give "
-                             "--api-key, or --insecure to allow it",
-                             host);
-    if (status == DSE_OK) status = listen_on(info, host, options->port, fd, err);
-    freeaddrinfo(info);
-    if (status != DSE_OK) return status;
-    struct sockaddr_storage bound;
-    socklen_t length = sizeof bound;
-    if (getsockname(*fd, (struct sockaddr *)&bound, &length) == 0)
-        server->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
-                                                         : ((struct sockaddr_in *)&bound)->sin_port);
-    server->auth.guard_host = loopback && options->n_api_keys == 0;
-    snprintf(server->url, sizeof server->url, strchr(host, ':') ? "http://[%s]:%d" : "http://%s:%d", host,
-             server->port);
-    return DSE_OK;
-}
-
-static enum dse_status listen_unix(struct dse_server *server, const char *path, int *fd, struct dse_error *err)
-{
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct stat old;
-    if (strlen(path) >= sizeof address.sun_path)
-        return dse_fail_at(err, DSE_ERR_INVALID, "uds", -1, "the socket path is longer than %zu bytes",
-                           sizeof address.sun_path - 1);
-    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
-    if (stat(path, &old) == 0 && S_ISSOCK(old.st_mode)) unlink(path); /* left by an earlier run */
-    *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (*fd < 0) return dse_fail(err, DSE_ERR_ADDRESS, "cannot make a socket: %s", strerror(errno));
-    mode_t mask = umask(0177);
-    int failed = bind(*fd, (struct sockaddr *)&address, sizeof address) != 0 || listen(*fd, 511) != 0;
-    int error = errno;
-    umask(mask);
-    if (failed) {
-        close(*fd);
-        return dse_fail(err, DSE_ERR_ADDRESS, "cannot listen on %s: %s", path, strerror(error));
-    }
-    server->uds = dse_strdup(DSE_MEM_SERVER, path);
-    snprintf(server->url, sizeof server->url, "unix:%s", path);
-    return DSE_OK;
-}
-
 static enum dse_status copy_options(struct dse_server *server, const struct dse_server_options *options,
                                     struct dse_error *err)
 {
@@ -367,8 +328,7 @@ static void server_free(struct dse_server *server)
         dse_free(server->model_names[i]);
     dse_free(server->model_names);
     dse_free(server->chat_template);
-    if (server->uds) unlink(server->uds);
-    dse_free(server->uds);
+    dse_listener_deinit(&server->listener);
     pthread_cond_destroy(&server->idle);
     pthread_mutex_destroy(&server->lock);
     dse_free(server);
@@ -377,7 +337,6 @@ static void server_free(struct dse_server *server)
 enum dse_status dse_server_start(const struct dse_server_options *options, struct dse_server **out,
                                  struct dse_error *err)
 {
-    int fd = -1;
     struct dse_server *server = dse_calloc(DSE_MEM_SERVER, 1, sizeof *server);
     if (!server) return dse_fail_memory(err, sizeof *server, "server");
     pthread_mutex_init(&server->lock, NULL);
@@ -390,9 +349,9 @@ enum dse_status dse_server_start(const struct dse_server_options *options, struc
     server->start_unix_s = dse_clock_unix_s();
     enum dse_status status = copy_options(server, options, err);
     if (status == DSE_OK) status = dse_workers_create(1, &server->workers, err);
-    if (status == DSE_OK)
-        status = options->uds ? listen_unix(server, options->uds, &fd, err) : listen_tcp(server, options, &fd, err);
+    if (status == DSE_OK) status = dse_listen(options, &server->listener, err);
     if (status == DSE_OK) {
+        server->auth.guard_host = server->listener.loopback && options->n_api_keys == 0;
         struct dse_http_options http = {
             .max_body_bytes = options->max_body_bytes,
             .max_header_bytes = options->max_header_bytes,
@@ -403,13 +362,13 @@ enum dse_status dse_server_start(const struct dse_server_options *options, struc
             .body_ms = options->body_ms,
             .ping_ms = options->ping_ms,
             .n_workers = options->n_workers,
+            .on_begin = on_begin,
             .on_headers = on_headers,
             .on_request = on_request,
             .on_refused = on_refused,
-            .on_begin = on_begin,
             .user = server,
         };
-        status = dse_http_start(fd, &http, &server->http, err);
+        status = dse_http_start(server->listener.fd, &http, &server->http, err);
     }
     if (status != DSE_OK) {
         server_free(server);
@@ -421,12 +380,12 @@ enum dse_status dse_server_start(const struct dse_server_options *options, struc
 
 int dse_server_port(const struct dse_server *server)
 {
-    return server->port;
+    return server->listener.port;
 }
 
 const char *dse_server_url(const struct dse_server *server)
 {
-    return server->url;
+    return server->listener.url;
 }
 
 int dse_server_in_flight(const struct dse_server *server)
@@ -462,12 +421,13 @@ void dse_server_stop(struct dse_server *server)
 {
     if (!server) return;
     atomic_store(&server->draining, true);
-    dse_http_flush(server->http, FLUSH_MS); /* answers that have just become complete */
-    dse_http_abandon_all(server->http);     /* as if all clients had left: cancels their generations */
+    dse_generations_end(server);
     pthread_mutex_lock(&server->lock);
     while (server->in_flight > 0)
         pthread_cond_wait(&server->idle, &server->lock);
     pthread_mutex_unlock(&server->lock);
+    dse_http_flush(server->http, FLUSH_MS); /* to those who read what they have been answered */
+    dse_http_abandon_all(server->http);
     dse_http_stop(server->http);
     server_free(server);
 }

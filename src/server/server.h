@@ -54,7 +54,7 @@ DSE_MUST_CHECK enum dse_status dse_server_set_engine(struct dse_server *server, 
 bool dse_server_drain(struct dse_server *server, unsigned timeout_ms);
 /* Generations under way. */
 int dse_server_in_flight(const struct dse_server *server);
-/* Cancels what is in flight, waits for the engine to let go of it, closes all connections. */
+/* Ends what is in flight: its clients get an error, within two seconds if they read. Closes all connections. */
 void dse_server_stop(struct dse_server *server);
 
 #endif

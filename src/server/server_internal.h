@@ -8,6 +8,7 @@
 
 #include "server/auth.h"
 #include "server/http.h"
+#include "server/listen.h"
 #include "server/server.h"
 #include "server/workers.h"
 #include "text/chat_prompt.h"
@@ -26,6 +27,7 @@ struct dse_served {
     bool thinks; /* template or vocabulary know <think> */
     int n_vocab;
     int64_t context_length;
+    size_t longest_token; /* bytes of text that one token can stand for at most */
     struct dse_chat_marks *marks;
 };
 
@@ -38,23 +40,32 @@ struct dse_server {
     bool strict_model;
     enum dse_reasoning_format reasoning;
     char *chat_template;
-    char *uds;
-    char url[512];
-    int port;
+    struct dse_listener listener;
     uint64_t start_ns;
     int64_t start_unix_s;
 
     _Atomic(struct dse_served *) served; /* NULL while loading */
-    atomic_bool draining, stopping;
+    atomic_bool draining;
 
     pthread_mutex_t lock;
     pthread_cond_t idle;
-    int in_flight; /* generations */
+    int in_flight; /* generations, and the list of them */
+    struct dse_generation *generations;
 };
 
 #define DSE_SERVER_FINGERPRINT "b" DSE_VERSION
-#define DSE_SERVER_MAX_SLOTS   4096 /* of a snapshot; more than an engine takes */
+/* Texts to be tokenized have at most this many bytes, which is more than any context that fits an edge machine holds:
+ * the time for one request is bounded, and with it the time to stop. */
+#define DSE_SERVER_MAX_TEXT_BYTES (2u << 20)
 
+/* All slots of the engine: an owned array (dse_free) of *n, NULL without memory or model. */
+struct dse_slot *dse_server_slots(const struct dse_server *server, int *n);
+
+/* Bytes beyond which a prompt is refused: those of a full context, DSE_SERVER_MAX_TEXT_BYTES at most. */
+size_t dse_served_max_prompt(const struct dse_served *served);
+/* Refuses a prompt that cannot fit, by its bytes alone: tokenizing it would take long and change nothing. */
+DSE_MUST_CHECK enum dse_status dse_served_check_prompt(const struct dse_served *served, size_t bytes, const char *param,
+                                                       struct dse_error *err);
 /* The name clients see first; never NULL. */
 const char *dse_server_model_name(const struct dse_server *server);
 /* The name to echo for a requested one (NULL: none given), or NULL when there is no such model here. */

@@ -50,9 +50,10 @@ static void send_chunk(struct dse_generation *g, bool with_usage, bool with_timi
 {
     struct dse_usage usage;
     struct dse_timing_sum timings;
-    add_up(g, &usage, &timings);
+    with_usage |= g->params.continuous_usage;
+    if (with_usage || with_timings) add_up(g, &usage, &timings); /* walks all choices: not for every token */
     dse_buffer_putc(&g->chunk, ']');
-    if (with_usage || g->params.continuous_usage) {
+    if (with_usage) {
         dse_buffer_puts(&g->chunk, ",\"usage\":");
         dse_put_usage(&g->chunk, &usage);
     } else if (g->params.include_usage) {
@@ -105,19 +106,21 @@ void dse_stream_progress(struct dse_choice *c, int n_processed, int n_prompt)
     if (!g->chunk.failed) dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
 }
 
+static const char done[] = "data: [DONE]\n\n";
+
 void dse_stream_error(struct dse_generation *g, const struct dse_api_error *error)
 {
     dse_buffer_clear(&g->chunk);
     dse_buffer_puts(&g->chunk, "data: ");
     dse_put_error(&g->chunk, error);
     dse_buffer_puts(&g->chunk, "\n\n");
+    dse_buffer_puts(&g->chunk, done);
     if (!g->chunk.failed) dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
     dse_http_end_stream(g->exchange);
 }
 
 void dse_stream_end(struct dse_generation *g)
 {
-    static const char done[] = "data: [DONE]\n\n";
     if (g->params.include_usage) {
         begin_chunk(g);
         send_chunk(g, true, true);

@@ -1,54 +1,65 @@
 /* /tokenize, /detokenize, /apply-template: in the shapes of llama.cpp (content, add_special) and of vLLM (prompt or
- * messages, add_special_tokens). Handlers run on a worker. */
+ * messages, add_special_tokens). Handlers run on a worker.
+ *
+ * Answers are written straight into a buffer: a tree of JSON values would take many times their bytes, and clients choose
+ * how many there are.
+ */
 #include <stdio.h>
 
 #include "base/alloc.h"
+#include "base/utf8.h"
+#include "server/body.h"
 #include "server/chat_request.h"
 #include "server/errors.h"
 #include "server/params.h"
 #include "server/server_internal.h"
 
-static json_t *token_list(const struct dse_tokens *tokens)
+#define MAX_ANSWER_BYTES (256u << 20)
+#define MAX_IDS          (256u << 10) /* of a request to /detokenize */
+
+static void put_ids(struct dse_buffer *out, const struct dse_tokens *tokens)
 {
-    json_t *list = json_array();
+    dse_buffer_putc(out, '[');
     for (size_t i = 0; i < tokens->count; i++)
-        json_array_append_new(list, json_integer(tokens->ids[i]));
-    return list;
+        dse_buffer_printf(out, i ? ",%d" : "%d", (int)tokens->ids[i]);
+    dse_buffer_putc(out, ']');
 }
 
 /* A token's text, or its bytes as numbers when they are not whole characters. */
-static json_t *token_piece(const struct dse_tokenizer *tokenizer, int32_t id)
+static void put_piece(struct dse_buffer *out, const struct dse_tokenizer *tokenizer, int32_t id)
 {
     struct dse_slice bytes = dse_tokenizer_bytes(tokenizer, id);
-    if (!bytes.data) bytes = (struct dse_slice){"", 0};
-    json_t *text = json_stringn(bytes.data, bytes.bytes);
-    if (text) return text;
-    json_t *list = json_array();
-    for (size_t i = 0; i < bytes.bytes; i++)
-        json_array_append_new(list, json_integer((unsigned char)bytes.data[i]));
-    return list;
-}
-
-static json_t *token_strings(const struct dse_served *served, const struct dse_tokens *tokens)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; i < tokens->count; i++) {
-        char *text = NULL;
-        size_t bytes = 0;
-        if (dse_tokenizer_decode(served->tokenizer, &tokens->ids[i], 1, false, &text, &bytes, NULL) != DSE_OK) continue;
-        json_array_append_new(list, json_stringn(text, bytes));
-        dse_free(text);
+    if (dse_utf8_valid(bytes.data ? bytes.data : "", bytes.bytes)) {
+        dse_buffer_put_json_string(out, bytes.data ? bytes.data : "", bytes.bytes);
+        return;
     }
-    return list;
+    dse_buffer_putc(out, '[');
+    for (size_t i = 0; i < bytes.bytes; i++)
+        dse_buffer_printf(out, i ? ",%u" : "%u", (unsigned)(unsigned char)bytes.data[i]);
+    dse_buffer_putc(out, ']');
 }
 
-static json_t *token_pieces(const struct dse_served *served, const struct dse_tokens *tokens)
+static void put_pieces(struct dse_buffer *out, const struct dse_tokenizer *tokenizer, const struct dse_tokens *tokens)
 {
-    json_t *list = json_array();
-    for (size_t i = 0; i < tokens->count; i++)
-        json_array_append_new(list, json_pack("{s:i, s:o}", "id", (int)tokens->ids[i], "piece",
-                                              token_piece(served->tokenizer, tokens->ids[i])));
-    return list;
+    dse_buffer_putc(out, '[');
+    for (size_t i = 0; i < tokens->count; i++) {
+        dse_buffer_printf(out, i ? ",{\"id\":%d,\"piece\":" : "{\"id\":%d,\"piece\":", (int)tokens->ids[i]);
+        put_piece(out, tokenizer, tokens->ids[i]);
+        dse_buffer_putc(out, '}');
+    }
+    dse_buffer_putc(out, ']');
+}
+
+/* Each as the text of this token alone, so parts of characters are U+FFFD. */
+static void put_strings(struct dse_buffer *out, const struct dse_tokenizer *tokenizer, const struct dse_tokens *tokens)
+{
+    dse_buffer_putc(out, '[');
+    for (size_t i = 0; i < tokens->count; i++) {
+        struct dse_slice bytes = dse_tokenizer_bytes(tokenizer, tokens->ids[i]);
+        if (i) dse_buffer_putc(out, ',');
+        dse_buffer_put_json_string(out, bytes.data ? bytes.data : "", bytes.bytes);
+    }
+    dse_buffer_putc(out, ']');
 }
 
 static enum dse_status chat_tokens(const struct dse_served *served, const json_t *root, struct dse_tokens *tokens,
@@ -58,7 +69,7 @@ static enum dse_status chat_tokens(const struct dse_served *served, const json_t
     enum dse_status status = dse_chat_request_parse(root, served->n_vocab, &request, err);
     if (status == DSE_OK) {
         struct dse_chat_prompt prompt = {0};
-        status = dse_chat_request_prompt(&request, served, true, &prompt, err);
+        status = dse_chat_request_prompt(&request, served, DSE_CHAT_COUNT, &prompt, err);
         if (status == DSE_OK) {
             *tokens = prompt.tokens;
             prompt.tokens = (struct dse_tokens){0};
@@ -92,6 +103,9 @@ static enum dse_status tokenize(const struct dse_served *served, const json_t *r
     status = dse_param_string(root, flags->llama ? "content" : "prompt", &text, &bytes, err);
     if (status != DSE_OK) return status;
     if (!text) return dse_fail_at(err, DSE_ERR_INVALID, "prompt", -1, "one of content, prompt and messages is needed");
+    if (bytes > DSE_SERVER_MAX_TEXT_BYTES)
+        return dse_fail_at(err, DSE_ERR_INVALID, flags->llama ? "content" : "prompt", -1,
+                           "the text has %zu bytes; at most %u are possible", bytes, DSE_SERVER_MAX_TEXT_BYTES);
     return dse_tokenizer_encode(served->tokenizer, text, bytes,
                                 (flags->parse_special ? DSE_ENCODE_PARSE_SPECIAL : 0) |
                                     (flags->add_special ? DSE_ENCODE_ADD_BOS : 0),
@@ -107,20 +121,33 @@ void dse_handle_tokenize(struct dse_server *server, struct dse_http_exchange *x)
     json_t *root = dse_request_object(server, x);
     if (!root) return;
     enum dse_status status = tokenize(served, root, &flags, &tokens, &err);
-    if (status != DSE_OK) {
-        dse_answer_failure(server, x, &err);
-    } else if (flags.llama) {
-        dse_answer_json(
-            server, x, 200,
-            json_pack("{s:o}", "tokens", flags.pieces ? token_pieces(served, &tokens) : token_list(&tokens)));
-    } else {
-        dse_answer_json(server, x, 200,
-                        json_pack("{s:I, s:I, s:o, s:o}", "count", (json_int_t)tokens.count, "max_model_len",
-                                  (json_int_t)served->context_length, "tokens", token_list(&tokens), "token_strs",
-                                  flags.strings ? token_strings(served, &tokens) : json_null()));
-    }
-    dse_tokens_deinit(&tokens);
     json_decref(root);
+    if (status != DSE_OK) {
+        dse_tokens_deinit(&tokens);
+        dse_answer_failure(server, x, &err);
+        return;
+    }
+    struct dse_buffer out;
+    dse_buffer_init(&out, DSE_MEM_REQUEST, MAX_ANSWER_BYTES);
+    if (flags.llama) {
+        dse_buffer_puts(&out, "{\"tokens\":");
+        if (flags.pieces)
+            put_pieces(&out, served->tokenizer, &tokens);
+        else
+            put_ids(&out, &tokens);
+    } else {
+        dse_buffer_printf(&out, "{\"count\":%zu,\"max_model_len\":%lld,\"tokens\":", tokens.count,
+                          (long long)served->context_length);
+        put_ids(&out, &tokens);
+        dse_buffer_puts(&out, ",\"token_strs\":");
+        if (flags.strings)
+            put_strings(&out, served->tokenizer, &tokens);
+        else
+            dse_buffer_puts(&out, "null");
+    }
+    dse_buffer_putc(&out, '}');
+    dse_tokens_deinit(&tokens);
+    dse_answer_buffer(server, x, 200, "application/json", &out);
 }
 
 static enum dse_status detokenize(const struct dse_served *served, const json_t *root, char **text, size_t *bytes,
@@ -130,6 +157,9 @@ static enum dse_status detokenize(const struct dse_served *served, const json_t 
     if (!json_is_array(list))
         return dse_fail_at(err, DSE_ERR_INVALID, "tokens", -1, "tokens must be an array of token ids, not %s",
                            dse_json_type_name(list));
+    if (json_array_size(list) > MAX_IDS)
+        return dse_fail_at(err, DSE_ERR_INVALID, "tokens", -1, "tokens has %zu ids; at most %u are possible",
+                           json_array_size(list), MAX_IDS);
     struct dse_tokens tokens = {0};
     enum dse_status status = DSE_OK;
     for (size_t i = 0; i < json_array_size(list) && status == DSE_OK; i++) {
@@ -153,14 +183,21 @@ void dse_handle_detokenize(struct dse_server *server, struct dse_http_exchange *
     size_t bytes = 0;
     json_t *root = dse_request_object(server, x);
     if (!root) return;
-    if (detokenize(served, root, &text, &bytes, &err) == DSE_OK) {
-        json_t *string = json_stringn(text, bytes);
-        dse_answer_json(server, x, 200, json_pack("{s:O, s:o}", "content", string, "prompt", string));
+    enum dse_status status = detokenize(served, root, &text, &bytes, &err);
+    json_decref(root);
+    if (status == DSE_OK) {
+        struct dse_buffer out;
+        dse_buffer_init(&out, DSE_MEM_REQUEST, MAX_ANSWER_BYTES);
+        dse_buffer_puts(&out, "{\"content\":");
+        dse_buffer_put_json_string(&out, text, bytes);
+        dse_buffer_puts(&out, ",\"prompt\":");
+        dse_buffer_put_json_string(&out, text, bytes);
+        dse_buffer_putc(&out, '}');
+        dse_answer_buffer(server, x, 200, "application/json", &out);
     } else {
         dse_answer_failure(server, x, &err);
     }
     dse_free(text);
-    json_decref(root);
 }
 
 void dse_handle_apply_template(struct dse_server *server, struct dse_http_exchange *x)
@@ -173,9 +210,15 @@ void dse_handle_apply_template(struct dse_server *server, struct dse_http_exchan
     enum dse_status status = dse_chat_request_parse(root, served->n_vocab, &request, &err);
     if (status == DSE_OK) {
         struct dse_chat_prompt prompt = {0};
-        status = dse_chat_request_prompt(&request, served, false, &prompt, &err);
-        if (status == DSE_OK)
-            dse_answer_json(server, x, 200, json_pack("{s:o}", "prompt", json_stringn(prompt.text, prompt.bytes)));
+        status = dse_chat_request_prompt(&request, served, DSE_CHAT_SHOW, &prompt, &err);
+        if (status == DSE_OK) {
+            struct dse_buffer out;
+            dse_buffer_init(&out, DSE_MEM_REQUEST, MAX_ANSWER_BYTES);
+            dse_buffer_puts(&out, "{\"prompt\":");
+            dse_buffer_put_json_string(&out, prompt.text, prompt.bytes);
+            dse_buffer_putc(&out, '}');
+            dse_answer_buffer(server, x, 200, "application/json", &out);
+        }
         dse_chat_prompt_deinit(&prompt);
     }
     if (status != DSE_OK) dse_answer_failure(server, x, &err);

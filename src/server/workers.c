@@ -18,6 +18,7 @@ struct dse_workers {
     pthread_cond_t ready;
     struct job *first, **last;
     bool stopping;
+    int n_running;
     int n_threads;
     pthread_t threads[MAX_WORKERS];
 };
@@ -33,10 +34,12 @@ static void *worker_main(void *argument)
         if (!job) break;
         workers->first = job->next;
         if (!workers->first) workers->last = &workers->first;
+        workers->n_running++;
         pthread_mutex_unlock(&workers->lock);
         job->fn(job->argument);
         dse_free(job);
         pthread_mutex_lock(&workers->lock);
+        workers->n_running--;
     }
     pthread_mutex_unlock(&workers->lock);
     return NULL;
@@ -77,6 +80,14 @@ bool dse_workers_post(struct dse_workers *workers, dse_job_fn *fn, void *argumen
     pthread_mutex_unlock(&workers->lock);
     if (!accepted) dse_free(job);
     return accepted;
+}
+
+bool dse_workers_busy(struct dse_workers *workers)
+{
+    pthread_mutex_lock(&workers->lock);
+    bool busy = workers->first || workers->n_running > 0;
+    pthread_mutex_unlock(&workers->lock);
+    return busy;
 }
 
 void dse_workers_free(struct dse_workers *workers)

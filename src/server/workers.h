@@ -13,6 +13,8 @@ typedef void dse_job_fn(void *argument);
 DSE_MUST_CHECK enum dse_status dse_workers_create(int n_threads, struct dse_workers **out, struct dse_error *err);
 /* false: no memory, or stopping. */
 bool dse_workers_post(struct dse_workers *workers, dse_job_fn *fn, void *argument);
+/* Something is queued or running. */
+bool dse_workers_busy(struct dse_workers *workers);
 /* Runs what is queued, then joins. */
 void dse_workers_free(struct dse_workers *workers);
 

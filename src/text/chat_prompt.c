@@ -1,6 +1,7 @@
 /* Messages -> prompt ids. Called by server and command line; knows nothing of either. */
 #include "text/chat_prompt.h"
 
+#include <stdint.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -200,7 +201,7 @@ static enum dse_status remove_marks(struct unmarked *u, const struct dse_chat_ma
 
 enum dse_status dse_chat_prompt_render(const struct dse_template *tmpl, const struct dse_template_traits *traits,
                                        const struct dse_tokenizer *tokenizer, const struct dse_chat_marks *marks,
-                                       const struct dse_template_inputs *inputs, unsigned flags,
+                                       const struct dse_template_inputs *inputs, unsigned flags, size_t max_bytes,
                                        struct dse_chat_prompt *out, struct dse_error *err)
 {
     bool continued = flags & DSE_PROMPT_CONTINUE_FINAL;
@@ -211,6 +212,11 @@ enum dse_status dse_chat_prompt_render(const struct dse_template *tmpl, const st
     dse_buffer_init(&u.text, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
     enum dse_status status = render_marked(tmpl, traits, tokenizer, marks, inputs, continued, &text, &bytes, err);
     if (status == DSE_OK) status = remove_marks(&u, marks, text, &bytes, continued, err);
+    if (status == DSE_OK && u.text.length > max_bytes) {
+        status = dse_fail_at(err, DSE_ERR_TOO_LONG, "messages", -1,
+                             "the prompt has %zu bytes; at most %zu are possible", u.text.length, max_bytes);
+        if (err) err->need = u.text.length;
+    }
     if (status == DSE_OK && (flags & DSE_PROMPT_ENCODE))
         status = dse_tokenizer_encode_guarded(tokenizer, dse_buffer_text(&u.text), u.text.length,
                                               DSE_ENCODE_PARSE_SPECIAL | DSE_ENCODE_ADD_BOS, u.barriers, u.n_barriers,
@@ -236,7 +242,7 @@ enum dse_status dse_chat_prompt_build(const struct dse_template *tmpl, const str
     enum dse_status status = dse_chat_marks_create(tokenizer, &marks, err);
     if (status == DSE_OK)
         status = dse_chat_prompt_render(tmpl, traits, tokenizer, marks, inputs, encode_tokens ? DSE_PROMPT_ENCODE : 0,
-                                        out, err);
+                                        SIZE_MAX, out, err);
     dse_chat_marks_free(marks);
     return status;
 }

@@ -26,13 +26,13 @@ enum dse_chat_prompt_flags {
 };
 
 /* inputs->messages as the client sent them. bos_token and eos_token of inputs may be NULL: then the tokenizer's are used.
- * marks: of this tokenizer, made once. On error nothing is left to free. */
-DSE_MUST_CHECK enum dse_status dse_chat_prompt_render(const struct dse_template *tmpl,
-                                                      const struct dse_template_traits *traits,
-                                                      const struct dse_tokenizer *tokenizer,
-                                                      const struct dse_chat_marks *marks,
-                                                      const struct dse_template_inputs *inputs, unsigned flags,
-                                                      struct dse_chat_prompt *out, struct dse_error *err);
+ * marks: of this tokenizer, made once. A longer text than max_bytes is DSE_ERR_TOO_LONG (err->need: its bytes) before it
+ * is encoded. On error nothing is left to free. */
+DSE_MUST_CHECK enum dse_status
+dse_chat_prompt_render(const struct dse_template *tmpl, const struct dse_template_traits *traits,
+                       const struct dse_tokenizer *tokenizer, const struct dse_chat_marks *marks,
+                       const struct dse_template_inputs *inputs, unsigned flags, size_t max_bytes,
+                       struct dse_chat_prompt *out, struct dse_error *err);
 /* The same for a single prompt: makes the marks for itself. */
 DSE_MUST_CHECK enum dse_status dse_chat_prompt_build(const struct dse_template *tmpl,
                                                      const struct dse_template_traits *traits,

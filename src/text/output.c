@@ -413,3 +413,9 @@ bool dse_output_in_reasoning(const struct dse_output *output)
     return output->mode == MODE_LEAD || output->mode == MODE_REASONING ||
            (output->mode == MODE_START && output->starts_in_reasoning);
 }
+
+size_t dse_output_held_bytes(const struct dse_output *output)
+{
+    bool in_tag = output->mode == MODE_LEAD || output->mode == MODE_REASONING;
+    return output->n_held + output->n_leading + output->n_gathered + (in_tag ? output->close.matched : 0);
+}

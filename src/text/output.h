@@ -76,5 +76,8 @@ int dse_output_reasoning_tokens(const struct dse_output *output);
 /* Calls that have begun so far. */
 int dse_output_tool_calls(const struct dse_output *output);
 bool dse_output_in_reasoning(const struct dse_output *output);
+/* Bytes at the end of what was fed whose text has not gone out yet: they may still become a stop string, a tag or a
+ * character. */
+size_t dse_output_held_bytes(const struct dse_output *output);
 
 #endif

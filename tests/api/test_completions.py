@@ -48,6 +48,31 @@ def test_more_prompts_than_the_queue_holds(start):
     assert server.wait_idle()
 
 
+@pytest.mark.parametrize("text,stop,kept", [
+    ("one two three four", "three", "one two "), ("one two three four", "o three", "one tw"), ("abc abd abe", "abe", "abc abd "),
+    ("one two", "two three", "one two"), ("x" * 40 + "end", "xend", "x" * 39),
+])
+def test_streamed_logprobs_never_list_what_a_stop_drops(server, text, stop, kept):
+    """A token is listed with its text or not at all, in a stream as in a whole answer."""
+    body = {"prompt": "a", "grammar": literal(text), "stop": stop, "max_tokens": 60, "logprobs": 1, "temperature": 0}
+    whole = server.post(PATH, body).json["choices"][0]
+    assert whole["text"] == kept
+    tokens, sent = [], ""
+    for event in server.stream(PATH, body)[:-1]:
+        for choice in event["choices"]:
+            sent += choice["text"]
+            tokens += choice["logprobs"]["tokens"]
+            assert len("".join(tokens[:-1])) < len(sent) or not tokens[1:]
+    assert sent == kept and tokens == whole["logprobs"]["tokens"]
+    assert "".join(tokens).startswith(kept) and len("".join(tokens[:-1])) < len(kept)
+
+    chat = {"messages": [{"role": "user", "content": "a"}], "grammar": literal(text), "stop": stop, "logprobs": True, "temperature": 0}
+    listed = [e["token"] for event in server.stream("/v1/chat/completions", chat)[:-1] for c in event["choices"]
+              for e in (c["logprobs"] or {"content": []})["content"]]
+    assert listed == [e["token"] for e in server.post("/v1/chat/completions", chat).json["choices"][0]["logprobs"]["content"]]
+    assert "".join(listed).startswith(kept) and len("".join(listed[:-1])) < len(kept)
+
+
 def test_echo_with_logprobs_covers_the_prompt(server):
     prompt = "The capital of France is"
     answer = server.post(PATH, {"prompt": prompt, "echo": True, "logprobs": 2, "max_tokens": 0}).json

@@ -176,8 +176,8 @@ def test_every_prompt_of_a_list_is_refused_in_the_same_words(server):
         if prompts[0] == prompt:
             assert refused(reply, 400) == alone
         else:
-            last = reply.body.decode().split("\n\n")[-2]
-            assert reply.status == 200 and json.loads(last.removeprefix("data: "))["error"] == alone
+            last, done = reply.body.decode().split("\n\n")[-3:-1]
+            assert reply.status == 200 and done == "data: [DONE]" and json.loads(last.removeprefix("data: "))["error"] == alone
     assert server.wait_idle()
 
 
@@ -240,6 +240,36 @@ def test_queue_full_is_429_with_retry_after(start):
     assert sorted(s["is_processing"] for s in slots) == [False, True] and "prompt" not in slots[0]
     for sock in busy:
         sock.close()
+    assert server.wait_idle()
+
+
+@pytest.mark.parametrize("number", ["99999999999999999999", "-9223372036854775809", "1e999", "-1e999", "1" * 400 + ".5",
+                                    "9" * 50000])
+def test_numbers_beyond_all_types(server, number):
+    """Of no harm where nobody reads them; refused by name where somebody does."""
+    body = '{"messages":[{"role":"user","content":"a 1e999 \\" 1e999"}],"max_tokens":0,%s}'
+    for ignored in ('"user_id":%s', '"x":{"y":[1,%s,"1e999"]}', '"x":[%s]', '"metadata":{"a":%s }'):
+        reply = server.post(CHAT, body % ignored % number)
+        assert reply.status == 200, reply.body
+    for field in ("seed", "temperature", "top_k", "n", "presence_penalty", "min_tokens"):
+        error = refused(server.post(CHAT, body % ('"%s":%s' % (field, number))), 400, field)
+        assert field in error["message"]
+    refused(server.post(CHAT, body % ('"logit_bias":{"5":%s}' % number)), 400, 'logit_bias["5"]')
+    refused(server.post(CHAT, body % ('"stop":[%s]' % number)), 400, "stop[0]")
+    refused(server.post("/v1/completions", '{"prompt":[1,%s]}' % number), 400, "prompt[1]")
+
+
+def test_an_error_after_numbers_beyond_all_types_is_told(server):
+    for body in ('{"x":1e999', '{"x":1e999,}', '{"x":1e999e5}', '{"x":-}', '{"x":1e999,"x":1}'):
+        refused(server.post(CHAT, body), 400)
+
+
+def test_grammars_that_no_token_can_follow(server):
+    """Never a failure of ours."""
+    for grammar in ('root ::= ""', 'root ::= "" | ""', 'root ::= [a-z]* "" ', 'root ::= "\\x00"'):
+        for fields in ({}, {"min_tokens": 2}, {"ignore_eos": True}):
+            reply = server.post(CHAT, dict({"messages": USER, "max_tokens": 4, "grammar": grammar}, **fields))
+            assert reply.status == 400 or reply.json["choices"][0]["finish_reason"] in ("stop", "length"), reply.body
     assert server.wait_idle()
 
 

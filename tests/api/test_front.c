@@ -7,15 +7,19 @@
 
 #include <arpa/inet.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/errors.h"
+#include "server/http.h"
 #include "server/server.h"
 
 static struct dse_server *start(const struct dse_server_options *options)
@@ -128,7 +132,7 @@ static void every_status_is_answered_with_the_code_of_its_http_status(void **sta
         int http;
         const char *type, *codes[3]; /* "" for none */
     } known[] = {
-        {400, "invalid_request_error", {""}},
+        {400, "invalid_request_error", {"", "context_length_exceeded"}},
         {404, "not_found_error", {""}},
         {429, "rate_limit_exceeded", {"rate_limit_exceeded"}},
         {500, "server_error", {""}},
@@ -243,6 +247,153 @@ static void a_unix_socket_serves_and_is_removed(void **state)
     assert_int_equal(access(path, F_OK), -1);
 }
 
+static void a_unix_socket_that_is_served_is_refused_and_a_stale_one_replaced(void **state)
+{
+    char path[64];
+    struct dse_server_options options = quick_options();
+    struct dse_server *server, *other = NULL;
+    struct dse_error err;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct stat info;
+    snprintf(path, sizeof path, "/tmp/dse-stale-%d.sock", (int)getpid());
+    memcpy(address.sun_path, path, sizeof path);
+    options.uds = path;
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+    close(fd); /* the file stays */
+    mode_t mask = umask(0);
+    server = start(&options);
+    assert_int_equal(umask(mask), 0); /* left alone */
+    assert_int_equal(lstat(path, &info), 0);
+    assert_int_equal(info.st_mode & 07777, 0600);
+    assert_int_equal(dse_server_start(&options, &other, &err), DSE_ERR_ADDRESS);
+    assert_non_null(strstr(err.message, "another server"));
+    assert_int_equal(access(path, F_OK), 0);
+
+    /* Somebody else's file of that name is not ours to remove. */
+    assert_int_equal(unlink(path), 0);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fclose(file);
+    dse_server_stop(server);
+    assert_int_equal(access(path, F_OK), 0);
+    assert_int_equal(dse_server_start(&options, &other, &err), DSE_ERR_ADDRESS); /* no socket: never removed */
+    assert_int_equal(access(path, F_OK), 0);
+    unlink(path);
+}
+
+static void a_client_that_ends_within_its_request_is_let_go_at_once(void **state)
+{
+    static const char *const beginnings[] = {
+        "", "GET", "GET /health HTTP/1.1\r\nHost: loc",
+        "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{",
+        "POST /nowhere HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe"};
+    struct dse_server_options options = quick_options();
+    options.idle_ms = options.body_ms = 60000;
+    struct dse_server *server = start(&options);
+    for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++) {
+        char answer[4096];
+        int fd = connect_to(server);
+        send_text(fd, beginnings[i]);
+        shutdown(fd, SHUT_WR);
+        assert_true(read_to_end(fd, answer, sizeof answer, 10000));
+        close(fd);
+    }
+    dse_server_stop(server);
+}
+
+static void blank_keys_are_refused(void **state)
+{
+    static const char *const blanks[] = {"", " ", "\t", " \r\n"};
+    struct dse_server_options options = quick_options();
+    struct dse_server *server = NULL;
+    struct dse_error err;
+    for (size_t i = 0; i < sizeof blanks / sizeof *blanks; i++) {
+        options.api_keys = &blanks[i];
+        options.n_api_keys = 1;
+        assert_int_equal(dse_server_start(&options, &server, &err), DSE_ERR_INVALID);
+    }
+}
+
+/* A handler that streams: three pieces, the second and third larger than the limit on unread bytes. */
+struct pieces {
+    char *large;
+    size_t bytes;
+    atomic_int taken; /* pieces, -1: not yet asked */
+    bool wait;
+    atomic_size_t got; /* by the client */
+};
+
+static void ignore_exchange(void *user, struct dse_http_exchange *x)
+{
+}
+
+static void ignore_refusal(void *user, struct dse_http_exchange *x, int status, const char *message)
+{
+    dse_http_respond(x, status, NULL, NULL, 0);
+}
+
+static void stream_pieces(void *user, struct dse_http_exchange *x)
+{
+    struct pieces *pieces = user;
+    dse_http_begin_stream(x, "text/plain", NULL);
+    int taken = dse_http_write(x, "first", 5);
+    taken += dse_http_write(x, pieces->large, pieces->bytes);
+    while (pieces->wait && atomic_load(&pieces->got) < pieces->bytes) /* as long as a healthy reader needs */
+        usleep(1000);
+    taken += dse_http_write(x, pieces->large, pieces->bytes);
+    dse_http_end_stream(x);
+    atomic_store(&pieces->taken, taken);
+}
+
+static void a_large_piece_of_a_stream_is_no_sign_of_a_slow_reader(void **state)
+{
+    for (int reads = 0; reads < 2; reads++) {
+        struct pieces pieces = {.bytes = 16u << 20, .wait = reads};
+        struct sockaddr_in address = {.sin_family = AF_INET};
+        socklen_t length = sizeof address;
+        struct dse_http *http = NULL;
+        struct dse_error err;
+        atomic_init(&pieces.taken, -1);
+        pieces.large = calloc(1, pieces.bytes);
+        memset(pieces.large, 'x', pieces.bytes);
+        int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
+        address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        assert_int_equal(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
+        assert_int_equal(listen(listener, 5), 0);
+        assert_int_equal(getsockname(listener, (struct sockaddr *)&address, &length), 0);
+        struct dse_http_options options = {.max_body_bytes = 1000,
+                                           .max_header_bytes = 10000,
+                                           .max_headers = 100,
+                                           .max_connections = 10,
+                                           .max_queue_bytes = 1000,
+                                           .idle_ms = 60000,
+                                           .body_ms = 60000,
+                                           .ping_ms = 60000,
+                                           .n_workers = 1,
+                                           .on_begin = ignore_exchange,
+                                           .on_headers = ignore_exchange,
+                                           .on_request = stream_pieces,
+                                           .on_refused = ignore_refusal,
+                                           .user = &pieces};
+        assert_int_equal(dse_http_start(listener, &options, &http, &err), DSE_OK);
+        assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+        send_text(fd, "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        static char part[65536];
+        for (ssize_t n = 1; reads && n > 0; atomic_fetch_add(&pieces.got, n > 0 ? (size_t)n : 0))
+            n = recv(fd, part, sizeof part, 0);
+        while (atomic_load(&pieces.taken) < 0)
+            usleep(1000);
+        /* One who reads gets everything; one who does not is cut off when more is to come. */
+        assert_int_equal(atomic_load(&pieces.taken), reads ? 3 : 2);
+        if (reads) assert_true(atomic_load(&pieces.got) > 2 * pieces.bytes);
+        close(fd);
+        dse_http_abandon_all(http);
+        dse_http_stop(http);
+        free(pieces.large);
+    }
+}
+
 static void draining_an_idle_server_ends_at_once(void **state)
 {
     char answer[4096];
@@ -283,6 +434,10 @@ int main(void)
         cmocka_unit_test(an_address_beyond_loopback_needs_a_key_or_consent),
         cmocka_unit_test(a_port_in_use_and_a_bad_host_are_address_errors),
         cmocka_unit_test(a_unix_socket_serves_and_is_removed),
+        cmocka_unit_test(a_unix_socket_that_is_served_is_refused_and_a_stale_one_replaced),
+        cmocka_unit_test(a_client_that_ends_within_its_request_is_let_go_at_once),
+        cmocka_unit_test(blank_keys_are_refused),
+        cmocka_unit_test(a_large_piece_of_a_stream_is_no_sign_of_a_slow_reader),
         cmocka_unit_test(draining_an_idle_server_ends_at_once),
         cmocka_unit_test(open_connections_do_not_keep_the_server_from_stopping),
     };

@@ -47,6 +47,38 @@ def test_right_keys_and_public_paths(keyed):
     assert keyed.request("OPTIONS", CHAT).status == 204
 
 
+def test_key_files(start, tmp_path):
+    """Blank lines, comments, blanks around keys, a byte order mark and line ends of any kind are not part of a key."""
+    file = tmp_path / "keys"
+    file.write_bytes(b"\xef\xbb\xbffirst\r\n\r\n# a comment\n  second \t\n   \n#third\n")
+    server = start("--api-key-file", str(file))
+    for key, status in (("first", 200), ("second", 200), ("#third", 401), ("third", 401), ("# a comment", 401), ("", 401), (" ", 401)):
+        assert server.get("/v1/models", headers={"x-api-key": key}).status == status, key
+
+
+@pytest.mark.parametrize("arguments", [["--api-key", " "], ["--api-key-file", b"\n \n"], ["--api-key-file", b"# only\n"],
+                                       ["--api-key-file", b"a\0b\n"], ["--api-key-file", b"\xef\xbb\xbf\n"]])
+def test_keys_that_are_none_are_refused(arguments, tmp_path):
+    import os
+    import subprocess
+    flag, value = arguments
+    if isinstance(value, bytes):
+        (tmp_path / "keys").write_bytes(value)
+        value = str(tmp_path / "keys")
+    command = [os.environ["DSE_BINARY"], "serve", "--model", os.environ["DSE_TEST_MODEL"], "--port", "0", flag, value]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2 and "key" in result.stderr, result
+
+
+def test_a_model_without_a_tokenizer_is_refused_in_a_sentence():
+    import os
+    import subprocess
+    from conftest import DATA
+    command = [os.environ["DSE_BINARY"], "serve", "--model", str(DATA / "reference" / "llama_linear"), "--port", "0"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode > 0 and "tokenizer" in result.stderr, result
+
+
 def test_binding_wider_than_loopback_needs_a_key(start):
     import os
     import subprocess
@@ -87,6 +119,9 @@ def test_configured_origins(start):
     one = start("--cors-origins", "https://app.example")
     assert one.get("/health", headers={"Origin": "https://app.example"}).headers["Access-Control-Allow-Origin"]
     assert not one.get("/health", headers={"Origin": "https://app.example.evil.com"}).headers["Access-Control-Allow-Origin"]
+    two = start("--cors-origins", " https://a.example , https://b.example ")
+    assert two.get("/health", headers={"Origin": "https://b.example"}).headers["Access-Control-Allow-Origin"]
+    assert two.get("/health", headers={"Origin": "https://a.example"}).headers["Access-Control-Allow-Origin"]
     every = start("--cors-origins", "*")
     assert every.get("/health", headers={"Origin": "https://a.b"}).headers["Access-Control-Allow-Origin"]
 

@@ -216,6 +216,31 @@ def test_sigterm_ends_what_is_left_at_the_timeout(start):
         read_all(sock)
 
 
+def test_everybody_is_told_of_the_end(start):
+    """At the drain timeout: whatever runs or waits, whole or as a stream, gets its error before the connection closes."""
+    server = start("--drain-timeout", "1", "--max-concurrent", "2", "--max-model-len", "4096")
+    body = dict(LONG, max_tokens=4000)
+    sockets = []
+    for n, stream in enumerate((True, False, True, False), 1):
+        sockets.append((stream, server.raw(post_bytes(CHAT, dict(body, stream=stream)), timeout=30)))
+        wait_for(lambda: len(server.get("/slots").json) == n)
+    many = server.raw(post_bytes("/v1/completions", {"prompt": ["a"] * 20, "max_tokens": 4000, "ignore_eos": True}), timeout=30)
+    wait_for(lambda: len(server.get("/slots").json) > 4)
+    slow = server.raw(post_bytes(CHAT, dict(body, stream=True)))  # never reads
+    wait_for(lambda: generating(server))
+    assert server.stop() == 0
+    for stream, sock in sockets + [(False, many)]:
+        data = read_all(sock)
+        if stream:
+            text = data.decode("utf-8", "replace")
+            assert text.startswith("HTTP/1.1 200 ") and '"code":"draining"' in text and "data: [DONE]" in text, data[-300:]
+            assert text.endswith("0\r\n\r\n")
+        else:
+            head, _, answer = data.partition(b"\r\n\r\n")
+            assert b" 503 " in head and b"Retry-After: " in head and json.loads(answer)["error"]["code"] == "draining"
+    slow.close()
+
+
 def test_many_clients_that_come_and_go(busy_server):
     """Nothing is left behind: no slot, no block, no memory."""
     server = busy_server

@@ -1,6 +1,14 @@
 """Thinking: text between <think> and </think> goes to reasoning_content, whoever wrote the opening tag (H1)."""
+import json
+import math
+import os
+import pathlib
+import struct
+
 import pytest
 from conftest import DATA, joined, literal
+
+UNPACKED = pathlib.Path(os.environ.get("DSE_TEST_UNPACKED", "unpacked"))
 
 CHAT = "/v1/chat/completions"
 USER = [{"role": "user", "content": "Two plus two?"}]
@@ -116,3 +124,39 @@ def test_tool_turns_with_null_content_render_everywhere(servers, template):
         prompt = reply.json["prompt"]
         assert not any(word in prompt for word in ("None", "null", "undefined")), prompt
         assert prompt.count("21.5") <= 1
+
+
+@pytest.fixture(scope="module")
+def thinking_vocabulary(tmp_path_factory):
+    """A model whose vocabulary has <think> and </think>; its weights are zeros, so every token is as likely as another."""
+    folder = tmp_path_factory.mktemp("model")
+    for file in (UNPACKED / "tokenizers" / "qwen3").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    hidden, vocabulary = 32, 151936
+    shapes = {"model.embed_tokens": (vocabulary, hidden), "model.norm": (hidden,), "model.layers.0.input_layernorm": (hidden,),
+              "model.layers.0.post_attention_layernorm": (hidden,)}
+    shapes |= {f"model.layers.0.{part}_proj": (hidden, hidden)
+               for part in ("self_attn.q", "self_attn.k", "self_attn.v", "self_attn.o", "mlp.gate", "mlp.up", "mlp.down")}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        begin, end = end, end + 2 * math.prod(shape)
+        header[name + ".weight"] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(end))
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "bos_token_id": 151643, "eos_token_id": 151645,
+        "hidden_act": "silu", "hidden_size": hidden, "intermediate_size": hidden, "max_position_embeddings": 4096,
+        "num_attention_heads": 2, "num_hidden_layers": 1, "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 10000,
+        "tie_word_embeddings": True, "torch_dtype": "bfloat16", "vocab_size": vocabulary}))
+    return str(folder)
+
+
+def test_a_grammar_is_for_the_answer_behind_the_thinking(start, thinking_vocabulary):
+    server = start("--chat-template", str(TEMPLATES / "deepseek_r1_distill_llama.jinja"), model=thinking_vocabulary)
+    close, = server.post("/tokenize", {"content": "</think>"}).json["tokens"]
+    word, = server.post("/tokenize", {"content": "x"}).json["tokens"]
+    body = {"messages": USER, "grammar": 'root ::= "yes" | "no"', "max_tokens": 12, "seed": 1}
+    reasoning, content = both_forms(server, **body, logit_bias={str(word): 100})
+    assert reasoning == "x" * 12 and content == ""  # the grammar has no x
+    reasoning, content = both_forms(server, **body, logit_bias={str(close): 100})
+    assert reasoning is None and content in ("yes", "no")

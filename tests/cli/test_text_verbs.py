@@ -61,6 +61,24 @@ def test_template_errors_name_the_line(program, unpacked):
         assert result.returncode == 2 and "line 1" in result.stderr, result.stderr
 
 
+def test_the_model_may_be_the_first_argument(program, unpacked):
+    path = unpacked / "tokenizers" / "qwen3"
+    named = program("tokenize", "--tokenizer", path, "Hello world")
+    assert named.stdout.endswith("2 tokens\n"), named.stderr
+    assert program("tokenize", path, "Hello world").stdout == named.stdout
+    assert program("tokenize", path, "--decode", stdin='{"ids":[9707,1879]}').stdout == '{"text":"Hello world"}\n'
+    messages = '{"messages":[{"role":"user","content":"Hi"}]}'
+    rendered = program("template", "--tokenizer", path, stdin=messages)
+    assert "Hi" in rendered.stdout, rendered.stderr
+    assert program("template", path, stdin=messages).stdout == rendered.stdout
+    program.fails(2, "tokenize", path, says=["TEXT"])
+    program.fails(2, "tokenize", path, "--json", "junk", says=["junk"])
+    program.fails(2, "template", path, "junk", says=["junk"])
+
+
 def test_a_tokenizer_must_be_named_and_exist(program, tmp_path):
+    program.fails(2, "tokenize", "--json", says=["--tokenizer"])
+    program.fails(2, "template", says=["--tokenizer"])
+    program.fails(3, "tokenize", tmp_path / "none.json", "x", says=["none.json"])
     program.fails(2, "tokenize", "x", says=["--tokenizer"])
     program.fails(3, "tokenize", "--tokenizer", tmp_path / "none.json", "x", says=["none.json"])

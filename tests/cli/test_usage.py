@@ -30,6 +30,11 @@ def test_man_page_names_every_exit_code(program):
         assert f"\n{code}\n" in page
 
 
+def test_man_page_names_the_words_a_flag_takes(program):
+    page = program("help", "--man").stdout
+    assert "[auto f32] (default auto)" in page and "[md csv json jsonl]" in page
+
+
 def test_readme_line_parses_and_names_the_missing_device(program):
     program.fails(6, *LINE, says=["cuda:0", "--device cpu"])
 
