@@ -48,6 +48,7 @@ struct dse_model_options {
     enum dse_kv_cache kv_cache;
     const char *device;     /* NULL or "auto" or "cpu"; others are DSE_ERR_DEVICE */
     const char *pack_cache; /* folder for packed weights, NULL: keep them in anonymous memory */
+    bool mtp;               /* load the multi-token prediction layer too; a model without one is DSE_ERR_UNSUPPORTED */
 };
 
 /* path: GGUF file or Hugging Face folder. */
@@ -225,6 +226,11 @@ int dse_engine_slots(const struct dse_engine *engine, struct dse_slot *slots, in
  * own KV memory for the call. */
 DSE_MUST_CHECK enum dse_status dse_eval_logits(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens,
                                                float *out, struct dse_error *err);
+
+/* The same from the prediction layer of a model opened with mtp: f32 [n_ids - 1, n_vocab], row i tells the token at
+ * i + 2 from those up to i + 1. At least 2 ids. */
+DSE_MUST_CHECK enum dse_status dse_eval_mtp_logits(struct dse_model *model, const int32_t *ids, int n_ids,
+                                                   int chunk_tokens, float *out, struct dse_error *err);
 
 /* ---- bench ------------------------------------------------------------------------------------------------- */
 

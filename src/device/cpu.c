@@ -23,6 +23,7 @@ static const struct dse_device_ops cpu_ops = {
     .index_keys = dse_cpu_index_keys,
     .route = dse_cpu_route,
     .moe = dse_cpu_moe,
+    .mtp_input = dse_cpu_mtp_input,
     .logits = dse_cpu_logits,
 };
 

@@ -114,8 +114,10 @@ void dse_cpu_qkv(struct dse_device *device, const struct dse_config *config, con
 void dse_cpu_project_add(struct dse_device *device, const struct dse_matrix *w, const float *in, int n_rows, float *x);
 void dse_cpu_ffn_up(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
                     const float *x, int n_rows, float *h);
-void dse_cpu_logits(struct dse_device *device, const struct dse_device_weights *weights, const float *x,
-                    const int32_t *row_index, int n_out, float *logits);
+void dse_cpu_mtp_input(struct dse_device *device, const struct dse_device_weights *weights,
+                       const struct dse_layer *layer, const struct dse_rows *rows, float *joined, float *x);
+void dse_cpu_logits(struct dse_device *device, const struct dse_device_weights *weights, const float *norm,
+                    const float *x, const int32_t *row_index, int n_out, float *logits);
 
 /* cpu_route.c */
 void dse_cpu_route(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,

@@ -76,7 +76,7 @@ static const float *take_vector(struct vector_walk *walk, const struct dse_tenso
 static const float *walk_vectors(const struct dse_model_file *file, struct dse_device_weights *out,
                                  struct vector_walk *walk)
 {
-    for (int i = 0; i < file->config.n_layers; i++) {
+    for (int i = 0; i < dse_layers_used(&file->config); i++) {
         const struct dse_layer_tensors *t = &file->layers[i];
         struct dse_layer *layer = &out->layers[i];
         layer->attn_norm = take_vector(walk, t->attn_norm);
@@ -91,6 +91,9 @@ static const float *walk_vectors(const struct dse_model_file *file, struct dse_d
         layer->index_k_norm = take_vector(walk, t->indexer.k_norm);
         layer->index_k_norm_bias = take_vector(walk, t->indexer.k_norm_bias);
         layer->router_bias = take_vector(walk, t->router_bias);
+        layer->mtp_embd_norm = take_vector(walk, t->mtp.embd_norm);
+        layer->mtp_hidden_norm = take_vector(walk, t->mtp.hidden_norm);
+        layer->mtp_head_norm = take_vector(walk, t->mtp.head_norm);
     }
     out->output_norm = take_vector(walk, file->output_norm);
     return take_vector(walk, file->rope_divisors);
@@ -188,7 +191,7 @@ static void add_all(struct loader *loader)
 {
     const struct dse_model_file *file = loader->file;
     loader->n = 0;
-    for (int i = 0; i < file->config.n_layers; i++) {
+    for (int i = 0; i < dse_layers_used(&file->config); i++) {
         const struct dse_layer_tensors *t = &file->layers[i];
         struct dse_layer *layer = &loader->out->layers[i];
         add_matrix(loader, t->q, &layer->q);
@@ -200,6 +203,7 @@ static void add_all(struct loader *loader)
         add_matrix(loader, t->up, &layer->up);
         add_matrix(loader, t->down, &layer->down);
         if (t->experts != NULL) add_experts(loader, t, layer);
+        add_matrix(loader, t->mtp.project, &layer->mtp_project);
     }
     add_matrix(loader, file->output, &loader->out->output);
 }
@@ -209,13 +213,13 @@ static enum dse_status allocate_experts(struct loader *loader, struct dse_error 
     const struct dse_config *config = &loader->file->config;
     const size_t experts = (size_t)config->moe.n_experts;
     size_t n = 0;
-    for (int i = 0; i < config->n_layers; i++)
+    for (int i = 0; i < dse_layers_used(config); i++)
         if (loader->file->layers[i].experts != NULL) n += experts;
     if (n == 0) return DSE_OK;
     loader->storage->experts = dse_calloc(DSE_MEM_MODEL, n, sizeof *loader->storage->experts);
     if (loader->storage->experts == NULL) return dse_fail_memory(err, n * sizeof(struct dse_expert), "the experts");
     struct dse_expert *next = loader->storage->experts;
-    for (int i = 0; i < config->n_layers; i++) {
+    for (int i = 0; i < dse_layers_used(config); i++) {
         if (loader->file->layers[i].experts == NULL) continue;
         loader->out->layers[i].experts = next;
         next += experts;
@@ -336,12 +340,13 @@ enum dse_status dse_cpu_load(struct dse_device *device, const struct dse_model_f
     struct cpu_state *state = device->state;
     struct loader loader = {.file = file, .f32 = f32, .out = out, .pool = device->pool};
     *out = (struct dse_device_weights){.config = &file->config, .token_embd = file->token_embd};
-    out->layers = dse_calloc(DSE_MEM_MODEL, (size_t)file->config.n_layers, sizeof *out->layers);
+    const size_t n_layers = (size_t)dse_layers_used(&file->config);
+    out->layers = dse_calloc(DSE_MEM_MODEL, n_layers, sizeof *out->layers);
     loader.storage = dse_calloc(DSE_MEM_MODEL, 1, sizeof *loader.storage);
     out->storage = loader.storage;
     enum dse_status status = DSE_OK;
     if (out->layers == NULL || out->storage == NULL)
-        status = dse_fail_memory(err, (size_t)file->config.n_layers * sizeof *out->layers, "the layers of the model");
+        status = dse_fail_memory(err, n_layers * sizeof *out->layers, "the layers of the model");
     if (status == DSE_OK) status = check_decodable(file->token_embd, err);
     if (status == DSE_OK) status = load_vectors(&loader, err);
     if (status == DSE_OK) status = load_matrices(&loader, pack_cache, err);

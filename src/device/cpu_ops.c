@@ -156,8 +156,8 @@ void dse_cpu_ffn_up(struct dse_device *device, const struct dse_config *config, 
     dse_cpu_run_products(device, &job);
 }
 
-void dse_cpu_logits(struct dse_device *device, const struct dse_device_weights *weights, const float *x,
-                    const int32_t *row_index, int n_out, float *logits)
+void dse_cpu_logits(struct dse_device *device, const struct dse_device_weights *weights, const float *norm,
+                    const float *x, const int32_t *row_index, int n_out, float *logits)
 {
     struct cpu_state *state = device->state;
     for (int done = 0; done < n_out; done += state->max_rows) {
@@ -166,7 +166,7 @@ void dse_cpu_logits(struct dse_device *device, const struct dse_device_weights *
             .x = x,
             .row_index = row_index + done,
             .n_rows = (size_t)n,
-            .norm = weights->output_norm,
+            .norm = norm,
             .eps = weights->config->rms_eps,
             .products = {{&weights->output, NULL, logits + (size_t)done * weights->output.rows}},
             .n_products = 1};
@@ -180,20 +180,23 @@ struct embed_job {
     float *x;
 };
 
+static void embed_row(const struct dse_tensor *table, int32_t token, float *out)
+{
+    size_t cols = table->shape[1], row_bytes = table->bytes / table->shape[0];
+    /* the engine checks tokens; an id beyond the table must still not become a wild read */
+    if (token < 0 || (size_t)token >= table->shape[0])
+        memset(out, 0, cols * sizeof *out);
+    else
+        dse_type_decode(table->type, (const uint8_t *)table->data + (size_t)token * row_bytes, out, cols);
+}
+
 static void run_embed(void *context, int thread, int n_threads)
 {
     const struct embed_job *job = context;
-    size_t cols = job->table->shape[1], row_bytes = job->table->bytes / job->table->shape[0], begin, end;
+    size_t begin, end;
     dse_split((size_t)job->rows->n_rows, 1, thread, n_threads, &begin, &end);
-    for (size_t m = begin; m < end; m++) {
-        int32_t token = job->rows->tokens[m];
-        float *out = job->x + m * cols;
-        /* the engine checks tokens; an id beyond the table must still not become a wild read */
-        if (token < 0 || (size_t)token >= job->table->shape[0])
-            memset(out, 0, cols * sizeof *out);
-        else
-            dse_type_decode(job->table->type, (const uint8_t *)job->table->data + (size_t)token * row_bytes, out, cols);
-    }
+    for (size_t m = begin; m < end; m++)
+        embed_row(job->table, job->rows->tokens[m], job->x + m * job->table->shape[1]);
 }
 
 void dse_cpu_embed(struct dse_device *device, const struct dse_tensor *table, const struct dse_rows *rows, float *x)
@@ -203,4 +206,44 @@ void dse_cpu_embed(struct dse_device *device, const struct dse_tensor *table, co
         run_embed(&job, 0, 1);
     else
         dse_pool_run(device->pool, run_embed, &job);
+}
+
+struct join_job {
+    const struct cpu_state *state;
+    const struct dse_device_weights *weights;
+    const struct dse_layer *layer;
+    const struct dse_rows *rows;
+    const float *x;
+    float *joined;
+};
+
+/* Both halves are normed where they will be read: rmsnorm may write over its input. */
+static void run_join(void *context, int thread, int n_threads)
+{
+    const struct join_job *job = context;
+    dse_rmsnorm_fn *rmsnorm = job->state->kernels.vector.rmsnorm;
+    const size_t width = (size_t)job->weights->config->n_embd;
+    const float eps = job->weights->config->rms_eps;
+    size_t begin, end;
+    dse_split((size_t)job->rows->n_rows, 1, thread, n_threads, &begin, &end);
+    for (size_t m = begin; m < end; m++) {
+        float *embedding = job->joined + m * 2 * width, *hidden = embedding + width;
+        embed_row(job->weights->token_embd, job->rows->tokens[m], embedding);
+        rmsnorm(embedding, job->layer->mtp_embd_norm, width, eps, embedding);
+        rmsnorm(job->x + m * width, job->weights->output_norm, width, eps, hidden);
+        rmsnorm(hidden, job->layer->mtp_hidden_norm, width, eps, hidden);
+    }
+}
+
+void dse_cpu_mtp_input(struct dse_device *device, const struct dse_device_weights *weights,
+                       const struct dse_layer *layer, const struct dse_rows *rows, float *joined, float *x)
+{
+    struct join_job join = {device->state, weights, layer, rows, x, joined};
+    if (rows->n_rows <= CPU_PRIVATE_ROWS)
+        run_join(&join, 0, 1);
+    else
+        dse_pool_run(device->pool, run_join, &join);
+    struct cpu_product_job job = {
+        .x = joined, .n_rows = (size_t)rows->n_rows, .products = {{&layer->mtp_project, NULL, x}}, .n_products = 1};
+    dse_cpu_run_products(device, &job);
 }

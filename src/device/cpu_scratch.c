@@ -43,7 +43,8 @@ static size_t widest_input(const struct dse_config *config)
     const struct dse_latent_config *latent = &config->latent;
     int head = latent->kv_rank > 0 && latent->v > config->head_dim ? latent->v : config->head_dim;
     size_t widest = (size_t)config->n_heads * (size_t)head;
-    const int others[] = {config->n_embd, config->n_ff, latent->q_rank};
+    const int others[] = {config->n_embd, config->n_ff, latent->q_rank,
+                          config->n_mtp_used > 0 ? 2 * config->n_embd : 0};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++)
         if ((size_t)others[i] > widest) widest = (size_t)others[i];
     return widest;

@@ -62,7 +62,7 @@ int dse_device_list(struct dse_device_info *out, int max)
 struct dse_kv_layout dse_kv_layout_of(const struct dse_config *config, enum dse_kv_type type)
 {
     struct dse_kv_layout layout = {.type = type,
-                                   .n_layers = config->n_layers,
+                                   .n_layers = dse_layers_used(config),
                                    .n_kv_heads = config->n_kv_heads,
                                    .head_dim = config->head_dim,
                                    .latent = config->latent.kv_rank,

@@ -49,6 +49,10 @@ struct dse_layer {
     const float *router_bias;   /* [E] or NULL */
     struct dse_expert *experts; /* [E] or NULL */
     struct dse_expert shared;   /* rows 0: none */
+
+    /* prediction layer */
+    struct dse_matrix mtp_project;                                /* [D, 2D] */
+    const float *mtp_embd_norm, *mtp_hidden_norm, *mtp_head_norm; /* [D] */
 };
 
 /* The experts chosen for each row: ascending ids, and the factor on each one's result. */
@@ -70,7 +74,7 @@ struct dse_device_weights {
     const struct dse_tensor *token_embd; /* looked up from the file, row by row */
     const float *output_norm;
     struct dse_matrix output;
-    struct dse_layer *layers;
+    struct dse_layer *layers;      /* [dse_layers_used]: decoder layers, then prediction layers */
     const float *rope_frequencies; /* [r/2] */
     float rope_factor;             /* on cos and sin */
     uint64_t resident_bytes;       /* anonymous memory taken for packed weights */
@@ -78,7 +82,7 @@ struct dse_device_weights {
     size_t storage_bytes;
 };
 
-/* How the cache of a model lies in memory. */
+/* How the cache of a model lies in memory; prediction layers in use have their part after the decoder layers'. */
 struct dse_kv_layout dse_kv_layout_of(const struct dse_config *config, enum dse_kv_type type);
 
 /* Row m of the batch belongs to a sequence and has a position in it; positions of one sequence ascend. */
@@ -152,9 +156,17 @@ struct dse_device_ops {
     void (*moe)(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
                 const struct dse_routes *routes, int n_rows, float *x);
 
-    /* logits [n_out, V] = W · rms(x[row_index[i]], output_norm) */
-    void (*logits)(struct dse_device *device, const struct dse_device_weights *weights, const float *x,
-                   const int32_t *row_index, int n_out, float *logits);
+    /* ---- multi-token prediction ---- */
+
+    /* x [n, D], the stream after the last decoder layer, becomes the input of the prediction layer:
+     * Wproject · [rms(e, embd_norm) ; rms(rms(x, output_norm), hidden_norm)], e = row tokens[m] of the embedding.
+     * joined [n, 2D]: memory of the caller for what Wproject is applied to. */
+    void (*mtp_input)(struct dse_device *device, const struct dse_device_weights *weights,
+                      const struct dse_layer *layer, const struct dse_rows *rows, float *joined, float *x);
+
+    /* logits [n_out, V] = W · rms(x[row_index[i]], norm); norm is output_norm or a prediction layer's own */
+    void (*logits)(struct dse_device *device, const struct dse_device_weights *weights, const float *norm,
+                   const float *x, const int32_t *row_index, int n_out, float *logits);
 };
 
 struct dse_device {

@@ -98,7 +98,7 @@ struct pack_key dse_pack_key_of(const struct dse_model_file *file, const struct 
         add_folder(&key, file->path);
     else
         add_shards(&key, file->path);
-    for (int i = 0; i < file->config.n_layers; i++) {
+    for (int i = 0; i < dse_layers_used(&file->config); i++) {
         const struct dse_layer_tensors *layer = &file->layers[i];
         const struct dse_tensor *const used[] = {layer->q,    layer->k,  layer->v,   layer->o,
                                                  layer->gate, layer->up, layer->down};

@@ -1,4 +1,4 @@
-/* dse_eval_logits: logits of every position of a token list. For `eval`, perplexity and the fidelity tests.
+/* dse_eval_logits, dse_eval_mtp_logits: logits of every position of a token list. For `eval`, perplexity and the fidelity tests.
  *
  * Runs on the caller's thread with KV memory of its own, over the same forward pass as the engine.
  */
@@ -31,8 +31,9 @@ static enum dse_status check_ids(const struct dse_model *model, const int32_t *i
     return DSE_OK;
 }
 
-enum dse_status dse_eval_logits(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens, float *out,
-                                struct dse_error *err)
+/* mtp: of the prediction layer, which has no row for the last token */
+static enum dse_status evaluate(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens, bool mtp,
+                                float *out, struct dse_error *err)
 {
     enum dse_status status = check_ids(model, ids, n_ids, err);
     if (status != DSE_OK) return status;
@@ -75,7 +76,14 @@ enum dse_status dse_eval_logits(struct dse_model *model, const int32_t *ids, int
         }
         dse_forward_run(&forward, &pool.layout);
         sequence.length += n;
-        dse_forward_logits(&forward, row_index, n, out + (size_t)done * n_vocab);
+        if (mtp) {
+            if (done + n == n_ids) forward.rows.n_rows = --n;
+            if (n == 0) break;
+            dse_forward_mtp(&forward, &pool.layout, ids + done + 1);
+            dse_forward_mtp_logits(&forward, row_index, n, out + (size_t)done * n_vocab);
+        } else {
+            dse_forward_logits(&forward, row_index, n, out + (size_t)done * n_vocab);
+        }
     }
 
 done:
@@ -84,4 +92,21 @@ done:
     dse_free(sequence.blocks);
     dse_free(row_index);
     return status;
+}
+
+enum dse_status dse_eval_logits(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens, float *out,
+                                struct dse_error *err)
+{
+    return evaluate(model, ids, n_ids, chunk_tokens, false, out, err);
+}
+
+enum dse_status dse_eval_mtp_logits(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens,
+                                    float *out, struct dse_error *err)
+{
+    if (model->file->config.n_mtp_used == 0)
+        return dse_fail_at(err, DSE_ERR_INVALID, "mtp", -1, "%s was opened without its prediction layer",
+                           model->info.path);
+    if (n_ids < 2)
+        return dse_fail_at(err, DSE_ERR_INVALID, "ids", -1, "multi-token prediction needs at least 2 token ids");
+    return evaluate(model, ids, n_ids, chunk_tokens, true, out, err);
 }

@@ -25,6 +25,7 @@ enum part {
     KEYS,
     EXPERTS,
     EXPERT_WEIGHTS,
+    JOINED,
     LOGITS,
     PART_COUNT
 };
@@ -55,6 +56,7 @@ static bool part_offsets(const struct dse_config *c, int max_rows, int max_out, 
         [KEYS] = {parts, i32 * (size_t)c->indexer.top_k},
         [EXPERTS] = {rows, i32 * (size_t)c->moe.n_used},
         [EXPERT_WEIGHTS] = {rows, f32 * (size_t)c->moe.n_used},
+        [JOINED] = {c->n_mtp_used > 0 ? rows : 0, 2 * f32 * (size_t)c->n_embd},
         [LOGITS] = {(size_t)max_out, f32 * (size_t)c->n_vocab},
     };
     offsets[0] = 0;
@@ -109,6 +111,7 @@ enum dse_status dse_forward_init(struct dse_forward *forward, struct dse_model *
     forward->choice = (struct dse_key_choice){config->indexer.top_k, (int32_t *)(base + offsets[KEYS])};
     forward->routes = (struct dse_routes){config->moe.n_used, (int32_t *)(base + offsets[EXPERTS]),
                                           (float *)(base + offsets[EXPERT_WEIGHTS])};
+    forward->joined = (float *)(base + offsets[JOINED]);
     forward->logits = (float *)(base + offsets[LOGITS]);
     forward->rows = (struct dse_rows){.tokens = forward->tokens, .positions = forward->positions, .kv = forward->views};
     return DSE_OK;
@@ -148,10 +151,28 @@ void dse_forward_run(struct dse_forward *forward, const struct dse_kv_layout *la
     pthread_mutex_unlock(&forward->model->device_lock);
 }
 
-void dse_forward_logits(struct dse_forward *forward, const int32_t *row_index, int n_out, float *out)
+static void run_head(struct dse_forward *forward, const float *norm, const int32_t *row_index, int n_out, float *out)
 {
     struct dse_device *device = forward->model->device;
     pthread_mutex_lock(&forward->model->device_lock);
-    device->ops->logits(device, &forward->model->weights, forward->x, row_index, n_out, out);
+    device->ops->logits(device, &forward->model->weights, norm, forward->x, row_index, n_out, out);
     pthread_mutex_unlock(&forward->model->device_lock);
+}
+
+void dse_forward_logits(struct dse_forward *forward, const int32_t *row_index, int n_out, float *out)
+{
+    run_head(forward, forward->model->weights.output_norm, row_index, n_out, out);
+}
+
+void dse_forward_mtp(struct dse_forward *forward, const struct dse_kv_layout *layout, const int32_t *next_tokens)
+{
+    pthread_mutex_lock(&forward->model->device_lock);
+    dse_forward_deepseek_mtp(forward, layout, next_tokens);
+    pthread_mutex_unlock(&forward->model->device_lock);
+}
+
+void dse_forward_mtp_logits(struct dse_forward *forward, const int32_t *row_index, int n_out, float *out)
+{
+    const struct dse_device_weights *weights = &forward->model->weights;
+    run_head(forward, weights->layers[weights->config->n_layers].mtp_head_norm, row_index, n_out, out);
 }

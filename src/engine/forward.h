@@ -27,6 +27,7 @@ struct dse_forward {
     float *absorbed, *latents;    /* [DSE_LATENT_ROWS, H*R] */
     struct dse_key_choice choice; /* of DSE_LATENT_ROWS rows */
     struct dse_routes routes;     /* of max_rows rows */
+    float *joined;                /* [max_rows, 2D] only with a prediction layer */
     float *logits;                /* [max_out, V] */
     void *memory;
     size_t memory_bytes;
@@ -49,11 +50,20 @@ void dse_forward_run(struct dse_forward *forward, const struct dse_kv_layout *la
 /* Head over chosen rows of x: out f32 [n_out, V]. */
 void dse_forward_logits(struct dse_forward *forward, const int32_t *row_index, int n_out, float *out);
 
+/* Multi-token prediction, for a model that was opened with it, after dse_forward_run: the prediction layer over the rows
+ * pushed, row m together with next_tokens[m], the token that follows it. Writes the layer's own KV of every row, so all rows
+ * of a sequence must come through here; x becomes its result, so logits of the model itself come first. */
+void dse_forward_mtp(struct dse_forward *forward, const struct dse_kv_layout *layout, const int32_t *next_tokens);
+/* Head over chosen rows of that x: for the token after the next one. */
+void dse_forward_mtp_logits(struct dse_forward *forward, const int32_t *row_index, int n_out, float *out);
+
 /* forward_llama.c: layers [layer_begin, layer_end) of llama, qwen2 and qwen3; embeds when it starts at layer 0. */
 void dse_forward_llama(struct dse_forward *forward, const struct dse_kv_layout *layout, int layer_begin, int layer_end);
 
 /* forward_deepseek.c: the same for deepseek, deepseek2 and deepseek32. */
 void dse_forward_deepseek(struct dse_forward *forward, const struct dse_kv_layout *layout, int layer_begin,
                           int layer_end);
+void dse_forward_deepseek_mtp(struct dse_forward *forward, const struct dse_kv_layout *layout,
+                              const int32_t *next_tokens);
 
 #endif

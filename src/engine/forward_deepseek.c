@@ -101,3 +101,20 @@ void dse_forward_deepseek(struct dse_forward *forward, const struct dse_kv_layou
         feed_forward(forward, l);
     }
 }
+
+/* The prediction layer is one more decoder layer with a cache of its own. Keys and queries of a row use the row's position,
+ * not the next one: all shift alike, so scores are the same. */
+void dse_forward_deepseek_mtp(struct dse_forward *forward, const struct dse_kv_layout *layout,
+                              const int32_t *next_tokens)
+{
+    struct dse_device *device = forward->model->device;
+    const struct dse_device_weights *weights = &forward->model->weights;
+    const int l = weights->config->n_layers;
+    struct dse_rows rows = forward->rows;
+
+    rows.tokens = next_tokens;
+    /* x [n, D] = eh_proj · [normed embedding of the next token ; normed final state of this one] */
+    device->ops->mtp_input(device, weights, &weights->layers[l], &rows, forward->joined, forward->x);
+    attend_latent(forward, layout, l);
+    feed_forward(forward, l);
+}

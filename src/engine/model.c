@@ -90,6 +90,23 @@ static enum dse_status choose_kv_type(const struct dse_config *config, const str
     return DSE_OK;
 }
 
+/* Decides which prediction layers the device loads; before it does. */
+static enum dse_status choose_mtp(struct dse_model *model, const struct dse_model_options *options,
+                                  struct dse_error *err)
+{
+    struct dse_config *config = &model->file->config;
+    if (!options->mtp) return DSE_OK;
+    if (config->n_mtp_layers == 0)
+        return dse_fail_at(err, DSE_ERR_UNSUPPORTED, "mtp", -1,
+                           "multi-token prediction was asked for, and %s has no prediction layer", model->file->path);
+    if (config->n_mtp_layers > 1)
+        return dse_fail_at(err, DSE_ERR_UNSUPPORTED, "mtp", -1,
+                           "multi-token prediction works with one prediction layer, %s has %d", model->file->path,
+                           config->n_mtp_layers);
+    config->n_mtp_used = config->n_mtp_layers;
+    return DSE_OK;
+}
+
 static void describe(struct dse_model *model)
 {
     const struct dse_model_file *file = model->file;
@@ -107,7 +124,7 @@ static void describe(struct dse_model *model)
     info->n_vocab = config->n_vocab;
     info->n_embd = config->n_embd;
     info->n_threads = model->device->pool != NULL ? dse_pool_threads(model->device->pool) : 1;
-    info->file_bytes = file->weight_bytes;
+    info->file_bytes = file->weight_bytes + (config->n_mtp_used > 0 ? file->mtp_bytes : 0);
     info->resident_bytes = model->weights.resident_bytes;
     info->kv_bytes_per_token = model->kv_layout.block_bytes / DSE_KV_BLOCK_TOKENS;
     info->device_name = model->device->ops->name;
@@ -144,6 +161,7 @@ enum dse_status dse_model_open(const char *path, const struct dse_model_options 
 
     enum dse_status status = dse_device_open(options->device, options->n_threads, &model->device, err);
     if (status == DSE_OK) status = dse_model_file_open(path, &model->file, err);
+    if (status == DSE_OK) status = choose_mtp(model, options, err);
     if (status == DSE_OK) status = open_tokenizer(model, err);
     if (status == DSE_OK) {
         status = model->device->ops->load(model->device, model->file, model->f32, options->pack_cache, &model->weights,

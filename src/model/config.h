@@ -100,6 +100,7 @@ struct dse_config {
     struct dse_moe_config moe;
     struct dse_indexer_config indexer;
     int n_mtp_layers; /* multi-token prediction layers that follow the n_layers decoder layers, 0: none */
+    int n_mtp_used;   /* of them, those that a device loads and the cache has room for: 0 unless asked for at opening */
     /* End-of-generation ids of the configuration files (union); the tokenizer adds its own. */
     int32_t stop_tokens[DSE_MAX_STOP_TOKENS];
     int n_stop_tokens;
@@ -117,6 +118,12 @@ DSE_MUST_CHECK enum dse_status dse_config_from_json(const json_t *config, const 
 /* What q·k is multiplied with before the softmax: 1 / sqrt(head_dim), for latent attention with yarn times the square of
  * yarn's magnitude for mscale_all_dim. */
 float dse_attention_scale(const struct dse_config *config);
+
+/* Layers that a device keeps and that the KV cache has a part for. */
+static inline int dse_layers_used(const struct dse_config *config)
+{
+    return config->n_layers + config->n_mtp_used;
+}
 
 /* Layer has experts instead of a dense FFN. */
 static inline bool dse_layer_is_moe(const struct dse_config *config, int layer)

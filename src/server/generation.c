@@ -47,6 +47,7 @@ static void generation_unref(struct dse_generation *g)
         dse_buffer_deinit(&c->text[0]);
         dse_buffer_deinit(&c->text[1]);
         dse_buffer_deinit(&c->raw);
+        dse_tool_answer_deinit(&c->calls);
         dse_logprobs_deinit(&c->logprobs);
         dse_logprobs_deinit(&c->waiting);
     }
@@ -220,6 +221,12 @@ static void on_text(void *user, enum dse_channel channel, const char *text, size
     dse_buffer_append(&c->text[channel], text, bytes);
 }
 
+static void on_tool(void *user, const struct dse_tool_event *event)
+{
+    struct dse_choice *c = user;
+    dse_tool_answer_add(&c->calls, event);
+}
+
 static uint32_t count_characters(const char *text, size_t bytes)
 {
     uint32_t n = 0;
@@ -267,9 +274,10 @@ static bool on_token(struct dse_choice *c, const struct dse_event *event)
     start_choice(c);
     if (event->is_stop_token) return true;
     const struct dse_tokenizer *tokenizer = g->served->tokenizer;
-    if (g->params.skip_special_tokens && dse_tokenizer_kind(tokenizer, event->token) == DSE_TOKEN_CONTROL) return true;
-
     struct dse_slice text = dse_tokenizer_bytes(tokenizer, event->token);
+    if (g->params.skip_special_tokens && dse_tokenizer_kind(tokenizer, event->token) == DSE_TOKEN_CONTROL &&
+        !dse_tool_format_has(g->tools, text.data, text.bytes))
+        return true;
     bool reasoned = dse_output_in_reasoning(c->output);
     int stop_index = -1;
     bool more = dse_output_feed(c->output, text.data ? text.data : "", text.bytes, &stop_index);
@@ -453,6 +461,7 @@ static enum dse_status create_choice(struct dse_generation *g, int index, struct
     dse_buffer_init(&c->text[0], DSE_MEM_REQUEST, MAX_TEXT_BYTES);
     dse_buffer_init(&c->text[1], DSE_MEM_REQUEST, MAX_TEXT_BYTES);
     dse_buffer_init(&c->raw, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
+    dse_tool_answer_init(&c->calls, g->params.stream, MAX_TEXT_BYTES);
     bool chat = g->dialect->put_first != NULL;
     struct dse_output_options options = {
         .stops = g->params.stops,
@@ -463,6 +472,8 @@ static enum dse_status create_choice(struct dse_generation *g, int index, struct
         .think_open = chat && g->served->thinks ? "<think>" : NULL,
         .think_close = chat && g->served->thinks ? "</think>" : NULL,
         .emit = on_text,
+        .tools = g->tools,
+        .emit_tool = on_tool,
         .user = c,
     };
     return dse_output_create(&options, &c->output, err);
@@ -524,6 +535,7 @@ static enum dse_status create(struct dse_server *server, const struct dse_genera
     g->prompts = setup->prompts;
     g->n_prompts = setup->n_prompts;
     g->starts_in_reasoning = setup->starts_in_reasoning;
+    g->tools = setup->tools;
     dse_buffer_init(&g->chunk, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
     set_names(g);
     /* Of the request's JSON, which may be large, only the stop strings are still needed. */

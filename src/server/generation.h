@@ -14,6 +14,7 @@
 #include "server/logprobs.h"
 #include "server/openai_common.h"
 #include "server/server_internal.h"
+#include "server/tool_answer.h"
 
 #define DSE_MAX_PROMPTS 128
 
@@ -26,6 +27,7 @@ struct dse_dialect {
     const char *too_long; /* printf format of the context-length message: context, total, prompt, completion */
     void (*put_first)(struct dse_choice *choice, struct dse_buffer *out); /* NULL: no opening chunk */
     void (*put_delta)(struct dse_choice *choice, enum dse_channel channel, struct dse_buffer *out);
+    void (*put_call)(struct dse_choice *choice, struct dse_slice delta, struct dse_buffer *out);
     void (*put_finish)(struct dse_choice *choice, struct dse_buffer *out); /* last chunk of a choice */
     void (*put_whole)(struct dse_choice *choice, struct dse_buffer *out);
 };
@@ -47,6 +49,7 @@ struct dse_choice {
     int index;
     struct dse_output *output;
     struct dse_buffer text[2];    /* by enum dse_channel: since the last chunk, or whole */
+    struct dse_tool_answer calls; /* the same of tool calls */
     struct dse_buffer raw;        /* all bytes fed, kept only for logprobs with stop strings */
     struct dse_logprobs logprobs; /* of text that has come out: since the last chunk, or whole */
     struct dse_logprobs waiting;  /* of text that is held back, for it may be dropped */
@@ -68,6 +71,7 @@ struct dse_generation {
     struct dse_gen_prompt *prompts; /* owned array */
     int n_prompts;
     bool starts_in_reasoning;
+    enum dse_tool_format tools; /* DSE_TOOLS_NONE: the request has none, or the model no format */
     char id[48], model[256];
     int64_t created;
     uint64_t start_ns;
@@ -98,6 +102,7 @@ struct dse_generation_setup {
     struct dse_gen_prompt *prompts;
     int n_prompts;
     bool starts_in_reasoning;
+    enum dse_tool_format tools; /* DSE_TOOLS_NONE: the request has none, or the model no format */
 };
 void dse_generation_run(struct dse_server *server, const struct dse_generation_setup *setup);
 /* Ends all that are under way: their clients are told that the server shuts down. They are over when

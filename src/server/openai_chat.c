@@ -51,17 +51,40 @@ static void put_delta(struct dse_choice *c, enum dse_channel channel, struct dse
     dse_buffer_puts(out, ",\"finish_reason\":null}");
 }
 
+/* SDKs join the elements of a chunk by position, so there is one in each. */
+static void put_call(struct dse_choice *c, struct dse_slice delta, struct dse_buffer *out)
+{
+    dse_buffer_printf(out, "{\"index\":%d,\"delta\":{\"tool_calls\":[", c->index);
+    dse_buffer_append(out, delta.data, delta.bytes);
+    dse_buffer_puts(out, "]},\"logprobs\":null,\"finish_reason\":null}");
+}
+
+static const char *finish_name(const struct dse_choice *c)
+{
+    bool called = dse_output_tool_calls(c->output) > 0 && c->finish != DSE_FINISH_LENGTH;
+    return called ? "tool_calls" : dse_finish_name(c->finish);
+}
+
 static void put_finish(struct dse_choice *c, struct dse_buffer *out)
 {
     dse_buffer_printf(out, "{\"index\":%d,\"delta\":{}", c->index);
     put_logprobs(c, out);
-    dse_buffer_printf(out, ",\"finish_reason\":\"%s\"}", dse_finish_name(c->finish));
+    dse_buffer_printf(out, ",\"finish_reason\":\"%s\"}", finish_name(c));
 }
 
 static void put_whole(struct dse_choice *c, struct dse_buffer *out)
 {
     dse_buffer_printf(out, "{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", c->index);
-    put_text(out, &c->text[DSE_CHANNEL_CONTENT]);
+    bool called = dse_output_tool_calls(c->output) > 0;
+    if (called && c->text[DSE_CHANNEL_CONTENT].length == 0)
+        dse_buffer_puts(out, "null");
+    else
+        put_text(out, &c->text[DSE_CHANNEL_CONTENT]);
+    if (called) {
+        dse_buffer_puts(out, ",\"tool_calls\":[");
+        dse_buffer_append(out, dse_buffer_text(&c->calls.text), c->calls.text.length);
+        dse_buffer_putc(out, ']');
+    }
     if (c->text[DSE_CHANNEL_REASONING].length > 0) {
         dse_buffer_puts(out, ",\"reasoning_content\":");
         put_text(out, &c->text[DSE_CHANNEL_REASONING]);
@@ -76,7 +99,7 @@ static void put_whole(struct dse_choice *c, struct dse_buffer *out)
     } else {
         dse_buffer_puts(out, ",\"logprobs\":null");
     }
-    dse_buffer_printf(out, ",\"finish_reason\":\"%s\"}", dse_finish_name(c->finish));
+    dse_buffer_printf(out, ",\"finish_reason\":\"%s\"}", finish_name(c));
 }
 
 static const struct dse_dialect chat_dialect = {
@@ -87,6 +110,7 @@ static const struct dse_dialect chat_dialect = {
                 "messages, %lld in the completion). Please reduce the length of the messages or completion.",
     .put_first = put_first,
     .put_delta = put_delta,
+    .put_call = put_call,
     .put_finish = put_finish,
     .put_whole = put_whole,
 };
@@ -127,6 +151,7 @@ static enum dse_status prepare(struct dse_served *served, const json_t *root, st
         setup->prompts[0].tokens = prompt.tokens;
         prompt.tokens = (struct dse_tokens){0};
         setup->starts_in_reasoning = served->thinks && prompt.opens_thinking;
+        if (request->tools) setup->tools = served->traits.tool_format;
     }
     dse_chat_prompt_deinit(&prompt);
     return status;

@@ -75,6 +75,17 @@ void dse_stream_first(struct dse_choice *c)
     send_chunk(c->generation, false, false);
 }
 
+static void stream_calls(struct dse_choice *c)
+{
+    size_t position = 0;
+    for (struct dse_slice delta; dse_tool_answer_next(&c->calls, &position, &delta);) {
+        begin_chunk(c->generation);
+        c->generation->dialect->put_call(c, delta, &c->generation->chunk);
+        send_chunk(c->generation, false, false);
+    }
+    dse_buffer_clear(&c->calls.text);
+}
+
 void dse_stream_delta(struct dse_choice *c)
 {
     static const enum dse_channel order[] = {DSE_CHANNEL_REASONING, DSE_CHANNEL_CONTENT};
@@ -86,6 +97,7 @@ void dse_stream_delta(struct dse_choice *c)
         dse_buffer_clear(&c->text[order[i]]);
         if (order[i] == DSE_CHANNEL_CONTENT) dse_logprobs_clear(&c->logprobs);
     }
+    stream_calls(c);
 }
 
 void dse_stream_finish(struct dse_choice *c)

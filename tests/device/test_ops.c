@@ -133,7 +133,7 @@ static void products_are_close_to_f64(void **state)
             if (n < ROWS) assert_memory_equal(y + n * 64, x + n * 64, sizeof(float) * 64); /* other rows untouched */
 
             int32_t index[2] = {m, 0};
-            ops->logits(bench.device, &bench.weights, x, index, 2, logits);
+            ops->logits(bench.device, &bench.weights, bench.weights.output_norm, x, index, 2, logits);
             norm(x + m * 64, bench.model.file.output_norm, 64, in);
             multiply(bench.model.file.output, NULL, in, want);
             assert_close(logits, want, 100, types[t].tolerance, "logits");
@@ -188,7 +188,7 @@ static void pass(struct bench *bench, const float *x, int n, float *out)
         index[m] = n - 1 - m;
         memcpy(q + m * 64, y + m * 64, 64 * sizeof *y);
     }
-    ops->logits(bench->device, &bench->weights, y, index, n, logits);
+    ops->logits(bench->device, &bench->weights, bench->weights.output_norm, y, index, n, logits);
 }
 
 static void products_give_the_same_bits_in_any_batch_and_with_any_threads(void **state)
