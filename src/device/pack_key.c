@@ -89,6 +89,7 @@ static void add_tensor(struct pack_key *key, const struct dse_tensor *tensor)
     add(key, tensor->bytes);
     add_bytes(key, tensor->data, sample);
     add_bytes(key, (const uint8_t *)tensor->data + tensor->bytes - sample, sample);
+    if (tensor->block_scales != NULL) add_bytes(key, tensor->block_scales, sizeof(float));
 }
 
 struct pack_key dse_pack_key_of(const struct dse_model_file *file, const struct pack_plan *plan)
@@ -100,10 +101,18 @@ struct pack_key dse_pack_key_of(const struct dse_model_file *file, const struct 
         add_shards(&key, file->path);
     for (int i = 0; i < dse_layers_used(&file->config); i++) {
         const struct dse_layer_tensors *layer = &file->layers[i];
-        const struct dse_tensor *const used[] = {layer->q,    layer->k,  layer->v,   layer->o,
-                                                 layer->gate, layer->up, layer->down};
+        const struct dse_tensor *const used[] = {
+            layer->q,        layer->k,           layer->v,           layer->o,           layer->gate,
+            layer->up,       layer->down,        layer->q_a,         layer->q_b,         layer->kv_a,
+            layer->kv_b.k_b, layer->kv_b.v_b,    layer->kv_b.joined, layer->indexer.q_b, layer->indexer.k,
+            layer->router,   layer->shared_gate, layer->shared_up,   layer->shared_down, layer->mtp.project};
         for (size_t t = 0; t < sizeof used / sizeof used[0]; t++)
             add_tensor(&key, used[t]);
+        /* one expert stands for all: thousands of samples from a cold disk would cost seconds */
+        if (layer->experts == NULL) continue;
+        add_tensor(&key, &layer->experts[0].gate);
+        add_tensor(&key, &layer->experts[0].up);
+        add_tensor(&key, &layer->experts[0].down);
     }
     add_tensor(&key, file->output);
     add_bytes(&key, plan->entries, plan->n_entries * sizeof *plan->entries);
