@@ -1,4 +1,5 @@
-/* dse_eval_logits, dse_eval_mtp_logits: logits of every position of a token list. For `eval`, perplexity and the fidelity tests.
+/* dse_eval_logits and dse_eval_mtp_logits: logits of every position of a token list. For `eval`, perplexity and the
+ * fidelity tests.
  *
  * Runs on the caller's thread with KV memory of its own, over the same forward pass as the engine.
  */

@@ -470,18 +470,24 @@ void dse_tool_parser_feed(struct dse_tool_parser *parser, uint8_t byte)
     drain(parser, false);
 }
 
-void dse_tool_parser_finish(struct dse_tool_parser *p)
+/* What is held is blank or the beginning of the end mark that was due: no text, though the mark was cut off. */
+static bool is_cut_end(const struct dse_tool_parser *p)
 {
     struct cursor c = {p->held, p->held + p->n_held};
-    blanks(&c);
-    bool only_blanks = c.at == c.end;
-    bool closed = p->state == DSE_TOOL_ARGUMENTS && p->depth == 0 && !p->in_string && p->n_argument_bytes > 0;
-    /* Blanks behind a call, and the beginning of an end mark behind complete arguments, are no text. */
-    if (closed || (only_blanks && (p->state == DSE_TOOL_BETWEEN || p->state == DSE_TOOL_GAP))) p->n_held = 0;
-    if (p->state == DSE_TOOL_GAP) {
-        /* Not closed for the model: a client must not take half a call for a whole one. */
-        end_call(p, DSE_TOOL_TEXT);
+    struct match m;
+    switch (p->state) {
+    case DSE_TOOL_ARGUMENTS: return p->depth == 0 && !p->in_string && p->n_argument_bytes > 0;
+    case DSE_TOOL_BETWEEN: blanks(&c); return c.at == c.end || scan_block_end(p->format, &c, &m) == MORE;
+    case DSE_TOOL_GAP: blanks(&c); return literal(&c, DSML_INVOKE_END) == MORE;
+    default: return false;
     }
+}
+
+void dse_tool_parser_finish(struct dse_tool_parser *p)
+{
+    if (is_cut_end(p)) p->n_held = 0;
+    /* Not closed for the model: a client must not take half a call for a whole one. */
+    if (p->state == DSE_TOOL_GAP) end_call(p, DSE_TOOL_TEXT);
     drain(p, true);
     if (p->state == DSE_TOOL_ARGUMENTS || p->state == DSE_TOOL_STRING || p->state == DSE_TOOL_VALUE)
         end_call(p, DSE_TOOL_BETWEEN);

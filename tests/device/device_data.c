@@ -113,11 +113,13 @@ void fake_model_init(struct fake_model *model, const struct fake_shape *shape, c
                              .tied_embeddings = true,
                              .qkv_bias = shape->bias,
                              .qk_norm = shape->qk_norm,
+                             .n_mtp_layers = shape->mtp,
+                             .n_mtp_used = shape->mtp,
                              .rope = {.theta = 10000, .dimensions = shape->rope_dimensions, .pairs = shape->pairs}};
     model->file.path = strdup(path);
     model->file.layers = model->layers;
     int q = shape->n_heads * shape->head_dim, kv = shape->n_kv_heads * shape->head_dim, d = shape->n_embd;
-    for (int i = 0; i < shape->n_layers; i++) {
+    for (int i = 0; i < dse_layers_used(c); i++) {
         struct dse_layer_tensors *l = &model->layers[i];
         l->attn_norm = add(model, &random, "attn_norm", DSE_TYPE_F32, d, 0);
         l->ffn_norm = add(model, &random, "ffn_norm", DSE_TYPE_F32, d, 0);
@@ -136,6 +138,12 @@ void fake_model_init(struct fake_model *model, const struct fake_shape *shape, c
         if (shape->qk_norm) {
             l->q_norm = add(model, &random, "q_norm", DSE_TYPE_F32, shape->head_dim, 0);
             l->k_norm = add(model, &random, "k_norm", DSE_TYPE_F32, shape->head_dim, 0);
+        }
+        if (i >= shape->n_layers) {
+            l->mtp.embd_norm = add(model, &random, "enorm", DSE_TYPE_F32, d, 0);
+            l->mtp.hidden_norm = add(model, &random, "hnorm", DSE_TYPE_F32, d, 0);
+            l->mtp.project = add(model, &random, "eh_proj", shape->type, d, 2 * d);
+            l->mtp.head_norm = add(model, &random, "head_norm", DSE_TYPE_F32, d, 0);
         }
     }
     model->file.output_norm = add(model, &random, "output_norm", DSE_TYPE_F32, d, 0);

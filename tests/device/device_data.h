@@ -29,7 +29,7 @@ struct fake_model {
 };
 struct fake_shape {
     int n_layers, n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_vocab, rope_dimensions;
-    bool bias, qk_norm;
+    bool bias, qk_norm, mtp; /* mtp: a prediction layer follows, in use */
     enum dse_type type;
     enum dse_rope_pairs pairs;
     uint64_t seed;

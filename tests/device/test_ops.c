@@ -145,6 +145,50 @@ static void products_are_close_to_f64(void **state)
     }
 }
 
+/* The widest input of the made-up model is that of the prediction layer, 2 * 64 columns. */
+static void the_input_of_a_prediction_layer_is_close_to_f64_and_the_same_in_any_batch(void **state)
+{
+    static float x[ROWS * 64], y[ROWS * 64], alone[ROWS * 64], joined[ROWS * 128];
+    int32_t tokens[ROWS];
+    for (int m = 0; m < ROWS; m++)
+        tokens[m] = m * 37 % 100;
+    for (int t = 0; t < N_TYPES; t++) {
+        struct fake_shape shape = small_shape;
+        struct bench bench;
+        struct random random = {13};
+        shape.type = types[t].type;
+        shape.mtp = true;
+        random_fill(&random, x, ROWS * 64, -2, 2);
+        for (int threads = 1; threads <= 3; threads++) {
+            bench_init(&bench, &shape, threads, ROWS);
+            const struct dse_model_file *file = &bench.model.file;
+            const struct dse_layer_tensors *tensors = &file->layers[file->config.n_layers];
+            const struct dse_layer *layer = &bench.weights.layers[file->config.n_layers];
+            float *table = decoded(file->token_embd), hidden[64];
+            for (int n = 1; n <= ROWS; n += 23) {
+                const struct dse_rows rows = {.n_rows = n, .tokens = tokens};
+                memcpy(y, x, sizeof y);
+                bench.device->ops->mtp_input(bench.device, &bench.weights, layer, &rows, joined, y);
+                if (n < ROWS) assert_memory_equal(y + n * 64, x + n * 64, sizeof(float) * 64); /* untouched */
+                for (int m = 0; m < n; m++) {
+                    double in[128], normed[64], want[64];
+                    norm(table + tokens[m] * 64, tensors->mtp.embd_norm, 64, in);
+                    norm(x + m * 64, file->output_norm, 64, normed);
+                    for (int i = 0; i < 64; i++)
+                        hidden[i] = (float)normed[i];
+                    norm(hidden, tensors->mtp.hidden_norm, 64, in + 64);
+                    multiply(tensors->mtp.project, NULL, in, want);
+                    assert_close(y + m * 64, want, 64, types[t].tolerance, "input of the prediction layer");
+                }
+                if (threads == 1 && n == ROWS) memcpy(alone, y, sizeof y);
+                if (threads > 1) assert_same_bits(y, alone, (size_t)n * 64, "input of the prediction layer");
+            }
+            free(table);
+            bench_deinit(&bench);
+        }
+    }
+}
+
 static void embed_decodes_rows_and_gives_zeros_beyond_the_table(void **state)
 {
     struct bench bench;
@@ -318,6 +362,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_close_to_f64),
+        cmocka_unit_test(the_input_of_a_prediction_layer_is_close_to_f64_and_the_same_in_any_batch),
         cmocka_unit_test(embed_decodes_rows_and_gives_zeros_beyond_the_table),
         cmocka_unit_test(products_give_the_same_bits_in_any_batch_and_with_any_threads),
         cmocka_unit_test(rope_rotates_pairs_and_stores_keys_and_values),

@@ -188,6 +188,10 @@ static void deepseek_calls_are_read_leniently(void **state)
     deepseek(BEGIN CALL "a" SEP "{\"x\":1}", "\n@a {\"x\":1}");     /* no end at all */
     deepseek(BEGIN CALL "function" SEP "a\n```json\n{\"x\":1}\n``", "\n@a {\"x\":1}");
     deepseek(BEGIN CALL "a" SEP "{\"x\":1", "\n@a {\"x\":1");
+    deepseek(BEGIN CALL "a" SEP "{}" CLOSE "<｜tool▁calls▁e",
+             "\n@a {}"); /* end mark cut off, even inside a character */
+    deepseek(BEGIN CALL "a" SEP "{}" CLOSE "\n<｜tool▁calls\xE2\x96", "\n@a {}");
+    deepseek(BEGIN CALL "a" SEP "{}" CLOSE "\n" CALL "b", "\n" CALL "b\n@a {}");
     deepseek(BEGIN CALL "a" SEP "{x: <b>, 'y'}" CLOSE END " ok", " ok\n@a {x: <b>, 'y'}"); /* as the model wrote it */
 }
 
@@ -245,6 +249,7 @@ static void a_dsml_call_that_breaks_off_gives_what_it_has(void **state)
     dsml("\n\n<｜DSML｜tool_calls>\n" INVOKE("f") "<｜DSML｜parameter name=\"q\" string=\"true\">cut he",
          "\n@f {\"q\": \"cut he");
     dsml("\n\n<｜DSML｜tool_calls>\n" INVOKE("f") TEXT("q", "x"), "\n@f {\"q\": \"x\"");
+    dsml("\n\n<｜DSML｜tool_calls>\n" INVOKE("f") TEXT("q", "x") "</｜DSML｜inv", "\n@f {\"q\": \"x\"");
     dsml("\n\n<｜DSML｜tool_calls>\n</｜DSML｜tool_calls>", "\n\n<｜DSML｜tool_calls>\n</｜DSML｜tool_calls>");
     dsml("a｜DSML｜b <｜DSML｜", "a｜DSML｜b <｜DSML｜");
 }
