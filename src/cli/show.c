@@ -10,6 +10,7 @@
 #include "cli/verbs.h"
 #include "device/device.h"
 #include "model/weights.h"
+#include "text/chat_builtin.h"
 
 static const long long context_steps[] = {2048, 4096, 8192, 16384, 32768, 65536, 131072};
 #define N_STEPS (sizeof context_steps / sizeof *context_steps)
@@ -92,7 +93,9 @@ static void print_text(const struct dse_model_file *file)
     if (c->indexer.n_heads > 0) printf("indexer       a token attends to at most %d keys\n", c->indexer.top_k);
     if (is_distilled(c))
         printf("note          distilled into %s: not the architecture of the model it learnt from\n", c->arch_name);
-    printf("chat          %s\n", file->chat_template != NULL ? "has a template" : "no template");
+    printf("chat          %s\n", file->chat_template != NULL                  ? "has a template"
+                                 : dse_chat_builtin_for(c->arch_name) != NULL ? "built-in rendering"
+                                                                              : "no template");
     printf("KV cache      %s a token\n", dse_format_bytes(per_token, a));
     printf("\n%10s %12s %16s\n", "context", "KV", "weights + KV");
     for (size_t i = 0; i < N_STEPS && context_steps[i] <= c->context_length; i++) {
