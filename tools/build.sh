@@ -35,5 +35,7 @@ fi
 # shellcheck disable=SC2086 # targets are words
 if ninja -C "$folder" -n ${TARGETS:-} | grep -q 'no work to do'; then exit 0; fi
 echo "building $folder …" >&2
+# Ninja and Meson talk even when all is well, after changes of meson.build for one.
 # shellcheck disable=SC2086
-ninja -C "$folder" --quiet ${TARGETS:-} >&2
+ninja -C "$folder" --quiet ${TARGETS:-} >"$log" 2>&1 || { cat "$log" >&2; exit 1; }
+if grep -q 'warning:' "$log"; then cat "$log" >&2; fi
