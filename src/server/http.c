@@ -333,29 +333,30 @@ static struct http_connection *connection_record(struct MHD_Connection *connecti
     return info ? info->socket_context : NULL;
 }
 
+/* Once answered is set, the answer's head is constant. Without the lock: the library has one of its own for a response,
+ * which it holds when it calls read_stream. */
 static enum MHD_Result queue_answer(struct dse_http_exchange *x)
 {
     struct MHD_Response *response;
-    enum MHD_Result result = MHD_NO;
     dse_http_connection_phase(x->http, connection_record(x->connection), HTTP_BUSY);
     pthread_mutex_lock(&x->lock);
-    if (x->streaming) {
-        response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16u << 10, read_stream, x, NULL);
-    } else if (x->whole_bytes > 0) {
-        response = MHD_create_response_from_buffer_with_free_callback(x->whole_bytes, x->whole, free_whole);
-        if (response) x->whole = NULL;
-    } else {
-        response = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
-    }
-    if (response) {
-        if (x->content_type) MHD_add_response_header(response, "Content-Type", x->content_type);
-        for (int i = 0; i < x->n_answer_headers; i++)
-            MHD_add_response_header(response, x->headers[i].name, x->headers[i].value);
-        x->queued = true;
-        result = MHD_queue_response(x->connection, (unsigned)x->status, response);
-        MHD_destroy_response(response);
-    }
+    bool streaming = x->streaming;
+    char *whole = x->whole;
+    x->whole = NULL;
     pthread_mutex_unlock(&x->lock);
+    if (streaming)
+        response = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16u << 10, read_stream, x, NULL);
+    else if (x->whole_bytes > 0)
+        response = MHD_create_response_from_buffer_with_free_callback(x->whole_bytes, whole, free_whole);
+    else
+        response = MHD_create_response_from_buffer(0, NULL, MHD_RESPMEM_PERSISTENT);
+    if (!response || x->whole_bytes == 0) dse_free(whole); /* else the response has taken it */
+    if (!response) return MHD_NO;
+    if (x->content_type) MHD_add_response_header(response, "Content-Type", x->content_type);
+    for (int i = 0; i < x->n_answer_headers; i++)
+        MHD_add_response_header(response, x->headers[i].name, x->headers[i].value);
+    enum MHD_Result result = MHD_queue_response(x->connection, (unsigned)x->status, response);
+    MHD_destroy_response(response);
     return result;
 }
 

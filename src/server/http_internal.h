@@ -48,7 +48,7 @@ struct dse_http_exchange {
     pthread_mutex_t lock;              /* all below */
     struct MHD_Connection *connection; /* NULL once the library is done with it */
     int fd;
-    bool suspended, queued, answered, streaming, ended, aborted, gone, half_closed, probe_allowed;
+    bool suspended, answered, streaming, ended, aborted, gone, half_closed, probe_allowed;
     int status;
     const char *content_type, *filler;
     struct http_header headers[HTTP_MAX_ANSWER_HEADERS];
