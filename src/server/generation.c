@@ -266,10 +266,52 @@ static void cut_logprobs(struct dse_choice *c, int stop_index, size_t last_token
     if (at) dse_logprobs_cut(&c->waiting, (size_t)(at - c->raw.data));
 }
 
+/* Tokens that begin inside a call are not part of the content. */
+static void drop_call_logprobs(struct dse_choice *c)
+{
+    struct dse_output_span spans[DSE_OUTPUT_CALL_SPANS];
+    dse_output_call_spans(c->output, spans);
+    for (int i = 0; i < DSE_OUTPUT_CALL_SPANS; i++) {
+        size_t length = c->raw.length, kept = 0;
+        size_t begin = length > spans[i].begin ? length - spans[i].begin : 0;
+        size_t end = length > spans[i].end ? length - spans[i].end : 0;
+        for (size_t k = 0; k < c->waiting.count; k++) {
+            const struct dse_logprob_entry *entry = &c->waiting.entries[k];
+            if (entry->raw_start < begin || entry->raw_start >= end) c->waiting.entries[kept++] = *entry;
+        }
+        c->waiting.count = kept;
+    }
+}
+
+/* An answer with a hole must not pass for a whole one: false, and the generation has failed. */
+static bool is_complete(struct dse_choice *c)
+{
+    const struct dse_buffer *parts[] = {&c->text[0], &c->text[1], &c->calls.text, &c->raw};
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (!parts[i]->failed) continue;
+        struct dse_error err;
+        dse_fail_memory(&err, parts[i]->length, "the text of an answer");
+        fail(c->generation, NULL, &err);
+        return false;
+    }
+    return true;
+}
+
+/* Sends what the output stage let go of, if the client streams. false: the generation has failed. */
+static bool pass_on(struct dse_choice *c)
+{
+    if (!is_complete(c)) return false;
+    if (!c->generation->params.stream || dse_stream_delta(c)) return true;
+    struct dse_error err;
+    dse_fail_memory(&err, c->generation->chunk.length, "a chunk of an answer");
+    fail(c->generation, NULL, &err);
+    return false;
+}
+
 static bool on_token(struct dse_choice *c, const struct dse_event *event)
 {
     struct dse_generation *g = c->generation;
-    if (c->stopped) return false;
+    if (c->stopped || atomic_load(&g->failed)) return false;
     c->n_tokens++;
     start_choice(c);
     if (event->is_stop_token) return true;
@@ -288,13 +330,13 @@ static bool on_token(struct dse_choice *c, const struct dse_event *event)
         else if (!reasoned)
             add_logprob(c, event, text);
         if (!more) cut_logprobs(c, stop_index, text.bytes);
+        drop_call_logprobs(c);
         size_t held = more ? dse_output_held_bytes(c->output) : 0;
         dse_logprobs_move(&c->waiting, &c->logprobs, c->raw.length > held ? c->raw.length - held : 0);
         if (!more) dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
     }
     c->stopped = !more;
-    if (g->params.stream) dse_stream_delta(c);
-    return more;
+    return pass_on(c) && more;
 }
 
 static void on_prompt_logprob(struct dse_gen_prompt *p, const struct dse_event *event)
@@ -321,11 +363,12 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
         dse_fail(&err, event->finish == DSE_FINISH_ERROR ? DSE_ERR_INTERNAL : DSE_ERR_CANCELLED,
                  "generation ended early");
         fail(g, NULL, &err);
-    } else if (event->finish != DSE_FINISH_CANCELLED) {
+    } else if (event->finish != DSE_FINISH_CANCELLED && !atomic_load(&g->failed)) {
         start_choice(c);
         dse_output_finish(c->output);
+        drop_call_logprobs(c);
         dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
-        if (g->params.stream) dse_stream_delta(c);
+        pass_on(c);
     }
     c->finished = true;
     g->n_finished++;

@@ -114,7 +114,8 @@ const char *dse_finish_name(enum dse_finish finish);
 
 /* stream.c: the frames of an SSE answer, and of a whole one. */
 void dse_stream_first(struct dse_choice *choice);
-void dse_stream_delta(struct dse_choice *choice); /* what the output stage let go of, if anything */
+/* What the output stage let go of, if anything. false: a chunk could not be formatted and is lost. */
+bool dse_stream_delta(struct dse_choice *choice);
 void dse_stream_finish(struct dse_choice *choice);
 void dse_stream_progress(struct dse_choice *choice, int n_processed, int n_prompt);
 void dse_stream_error(struct dse_generation *generation, const struct dse_api_error *error);

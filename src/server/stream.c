@@ -45,8 +45,8 @@ static void begin_chunk(struct dse_generation *g)
     put_head(g, &g->chunk, g->dialect->chunk_object);
 }
 
-/* Closes "choices" and sends. */
-static void send_chunk(struct dse_generation *g, bool with_usage, bool with_timings)
+/* Closes "choices" and sends. false: no memory, nothing was sent. */
+static bool send_chunk(struct dse_generation *g, bool with_usage, bool with_timings)
 {
     struct dse_usage usage;
     struct dse_timing_sum timings;
@@ -64,7 +64,9 @@ static void send_chunk(struct dse_generation *g, bool with_usage, bool with_timi
         dse_put_timings(&g->chunk, &timings);
     }
     dse_buffer_puts(&g->chunk, "}\n\n");
-    if (!g->chunk.failed) dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
+    if (g->chunk.failed) return false;
+    dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
+    return true;
 }
 
 void dse_stream_first(struct dse_choice *c)
@@ -75,29 +77,30 @@ void dse_stream_first(struct dse_choice *c)
     send_chunk(c->generation, false, false);
 }
 
-static void stream_calls(struct dse_choice *c)
+static bool stream_calls(struct dse_choice *c)
 {
     size_t position = 0;
     for (struct dse_slice delta; dse_tool_answer_next(&c->calls, &position, &delta);) {
         begin_chunk(c->generation);
         c->generation->dialect->put_call(c, delta, &c->generation->chunk);
-        send_chunk(c->generation, false, false);
+        if (!send_chunk(c->generation, false, false)) return false;
     }
     dse_buffer_clear(&c->calls.text);
+    return true;
 }
 
-void dse_stream_delta(struct dse_choice *c)
+bool dse_stream_delta(struct dse_choice *c)
 {
     static const enum dse_channel order[] = {DSE_CHANNEL_REASONING, DSE_CHANNEL_CONTENT};
     for (int i = 0; i < 2; i++) {
         if (c->text[order[i]].length == 0) continue;
         begin_chunk(c->generation);
         c->generation->dialect->put_delta(c, order[i], &c->generation->chunk);
-        send_chunk(c->generation, false, false);
+        if (!send_chunk(c->generation, false, false)) return false;
         dse_buffer_clear(&c->text[order[i]]);
         if (order[i] == DSE_CHANNEL_CONTENT) dse_logprobs_clear(&c->logprobs);
     }
-    stream_calls(c);
+    return stream_calls(c);
 }
 
 void dse_stream_finish(struct dse_choice *c)

@@ -60,6 +60,9 @@ struct dse_output {
     struct dse_tool_parser tools;
     dse_output_tool_fn *emit_tool;
     int n_calls;
+    size_t n_fed, n_released; /* all bytes; those that were no stop string */
+    /* Positions in what the parser was fed. The gap that calls left in front of the last content, and its end. */
+    size_t n_parsed, gap_begin, gap_end, content_end;
 
     enum gather channel; /* of the gathered bytes */
     char gathered[GATHER_BYTES];
@@ -213,9 +216,22 @@ static void put(struct dse_output *output, enum gather channel, uint8_t byte)
 
 /* ---- tool calls ---------------------------------------------------------------------------------------------- */
 
+/* The first byte that the parser has not decided on. */
+static size_t parsed_position(const struct dse_output *output)
+{
+    return output->n_parsed - output->tools.n_held;
+}
+
 static void tool_content(void *user, uint8_t byte)
 {
-    put(user, GATHER_CONTENT, byte);
+    struct dse_output *output = user;
+    size_t position = parsed_position(output);
+    if (position > output->content_end) {
+        output->gap_begin = output->content_end;
+        output->gap_end = position;
+    }
+    output->content_end = position + 1;
+    put(output, GATHER_CONTENT, byte);
 }
 
 static void tool_argument(void *user, uint8_t byte)
@@ -243,10 +259,12 @@ static const struct dse_tool_sink tool_sink = {tool_content, tool_begin, tool_ar
 
 static void put_content(struct dse_output *output, uint8_t byte)
 {
-    if (output->tools.format == DSE_TOOLS_NONE)
+    if (output->tools.format == DSE_TOOLS_NONE) {
         put(output, GATHER_CONTENT, byte);
-    else
-        dse_tool_parser_feed(&output->tools, byte);
+        return;
+    }
+    output->n_parsed++;
+    dse_tool_parser_feed(&output->tools, byte);
 }
 
 /* ---- reasoning --------------------------------------------------------------------------------------------- */
@@ -325,6 +343,7 @@ static void release(struct dse_output *output, uint32_t count)
     for (; count > 0; count--, output->n_held--) {
         uint8_t byte = output->held[output->held_first];
         output->held_first = (output->held_first + 1) % DSE_OUTPUT_MAX_STOP_BYTES;
+        output->n_released++;
         split_byte(output, byte);
     }
 }
@@ -380,6 +399,7 @@ bool dse_output_feed(struct dse_output *output, const char *bytes, size_t count,
     if (output->done) return true;
     if (dse_output_in_reasoning(output)) output->reasoning_tokens++;
     if (count > 0) put_prefix(output);
+    output->n_fed += count;
     for (size_t i = 0; i < count; i++) {
         int found = stop_byte(output, (uint8_t)bytes[i]);
         if (found < 0) continue;
@@ -417,5 +437,14 @@ bool dse_output_in_reasoning(const struct dse_output *output)
 size_t dse_output_held_bytes(const struct dse_output *output)
 {
     bool in_tag = output->mode == MODE_LEAD || output->mode == MODE_REASONING;
-    return output->n_held + output->n_leading + output->n_gathered + (in_tag ? output->close.matched : 0);
+    return output->n_held + output->n_leading + output->n_gathered + output->tools.n_held +
+           (in_tag ? output->close.matched : 0);
+}
+
+void dse_output_call_spans(const struct dse_output *output, struct dse_output_span spans[DSE_OUTPUT_CALL_SPANS])
+{
+    /* All that is released goes to the parser once the content has begun. */
+    size_t end = output->n_fed - output->n_released + output->n_parsed;
+    spans[0] = (struct dse_output_span){end - output->gap_begin, end - output->gap_end};
+    spans[1] = (struct dse_output_span){end - output->content_end, end - parsed_position(output)};
 }

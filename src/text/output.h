@@ -76,8 +76,18 @@ int dse_output_reasoning_tokens(const struct dse_output *output);
 /* Calls that have begun so far. */
 int dse_output_tool_calls(const struct dse_output *output);
 bool dse_output_in_reasoning(const struct dse_output *output);
-/* Bytes at the end of what was fed whose text has not gone out yet: they may still become a stop string, a tag or a
- * character. */
+/* Bytes at the end of what was fed whose text has not gone out yet: they may still become a stop string, a tag, a call
+ * or a character. */
 size_t dse_output_held_bytes(const struct dse_output *output);
+
+/* A part of what was fed, counted back from the end of all that was: from `begin` bytes before it to `end` bytes before
+ * it. Empty if both are equal. */
+struct dse_output_span {
+    size_t begin, end;
+};
+#define DSE_OUTPUT_CALL_SPANS 2
+/* What became tool calls instead of content: the last such part that content followed, and the one that is open. To be
+ * asked for after every feed and after finish. */
+void dse_output_call_spans(const struct dse_output *output, struct dse_output_span spans[DSE_OUTPUT_CALL_SPANS]);
 
 #endif

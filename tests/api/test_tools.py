@@ -97,6 +97,25 @@ def test_two_calls_behind_a_thought_and_a_text(servers):
     assert [json.loads(a)["room"] for _, a in calls] == ["attic", "café \"x\"\n🧪"]
 
 
+@pytest.mark.parametrize("text,content,names", [
+    ("Hi." + QWEN, "Hi.", ["read_meter"]), (f"{QWEN}\n{QWEN}", "", ["read_meter"] * 2),
+    (f"a\n\n{QWEN} So <too", "a So <too", ["read_meter"]), ("x <tool_call>{} y", "x <tool_call>{} y", []),
+    (f"a\n{QWEN} é {QWEN}", "a é ", ["read_meter"] * 2)])
+def test_logprobs_are_those_of_the_content(servers, text, content, names):
+    body = {"messages": USER, "tools": TOOLS, "temperature": 0, "grammar": literal(text), "logprobs": True}
+    server = servers("qwen25")
+    choice = server.post(CHAT, body).json["choices"][0]
+    assert [c["function"]["name"] for c in choice["message"].get("tool_calls", [])] == names
+    listed = [bytes(entry["bytes"]) for entry in choice["logprobs"]["content"]]  # a token may be half a character
+    assert (b"".join(listed).decode(), choice["message"]["content"] or "") == (content, content)
+    told = []
+    for event in server.stream(CHAT, body)[:-1]:
+        for delta in event["choices"]:
+            told += [bytes(entry["bytes"]) for entry in (delta["logprobs"] or {}).get("content", [])]
+            assert not (delta["logprobs"] and delta["finish_reason"]), "tokens behind their text"
+    assert told == listed
+
+
 def test_without_tools_the_text_stays_text(servers):
     server = servers("deepseek_v31_official")
     text = f"{CALL}f{SEP}{{}}{CLOSE}"
