@@ -176,7 +176,7 @@ struct dse_engine_options {
                                 * at least one context */
     int chunk_tokens;       /* prompt tokens per step, 0: default (512) */
     double memory_fraction; /* of available memory that the plan may use; 0: 0.9 */
-    bool warmup;            /* touch the weights before the first request */
+    bool warmup;            /* touch the weights that every token uses before the first request */
 };
 
 /* The memory plan; `serve` prints it at start. */

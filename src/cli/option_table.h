@@ -35,8 +35,7 @@
       "context of a request, prompt and output; 0: the largest that fits, at most the model's")                        \
     X(KV_MEMORY, "kv-cache-memory", "", SIZE, "BYTES", "0", 0, INT64_MAX, NULL, V_ENGINE_VERBS,                        \
       "size of the KV pool; 0: planned from context and free memory")                                                  \
-    X(KV_DTYPE, "kv-cache-dtype", "", CHOICE, "TYPE", "auto", 0, 0, "auto f16 q8_0 q4_0",                              \
-      V_MODEL_VERBS,                                                                                                   \
+    X(KV_DTYPE, "kv-cache-dtype", "", CHOICE, "TYPE", "auto", 0, 0, "auto f16 q8_0 q4_0", V_MODEL_VERBS,               \
       "type of the KV cache; auto: f16, or f32 with --compute f32; q8_0 for models with latent attention; q4_0 is "    \
       "refused")                                                                                                       \
     X(MEMORY_FRACTION, "memory-fraction", "--gpu-memory-utilization", REAL, "F", "0.9", 0.01, 1, NULL, V_ENGINE_VERBS, \
@@ -91,7 +90,8 @@
       "a comment is sent on a stream that was silent for so long")                                                     \
     X(DRAIN_TIMEOUT, "drain-timeout", "", INT, "SECONDS", "30", 0, 86400, NULL, V_SERVE,                               \
       "how long SIGTERM waits for running requests")                                                                   \
-    X(WARMUP, "warmup", "", FLAG, NULL, "on", 0, 0, NULL, V_SERVE, "read all weights before the first request")        \
+    X(WARMUP, "warmup", "", FLAG, NULL, "on", 0, 0, NULL, V_SERVE,                                                     \
+      "touch the weights that every token uses before the first request")                                              \
     X(LOG_LEVEL, "log-level", "", CHOICE, "LEVEL", "warn", 0, 0, "error warn info debug", V_MODEL_VERBS | V_SHOW,      \
       "how much is logged on standard error; prompts never are")                                                       \
     X(LOG_FORMAT, "log-format", "", CHOICE, "HOW", "text", 0, 0, "text json", V_MODEL_VERBS | V_SHOW,                  \

@@ -50,9 +50,10 @@ static enum dse_status print_json(const struct dse_model_file *file, struct dse_
                              "context_length", (json_int_t)c->context_length, "layers", c->n_layers, "embedding",
                              c->n_embd, "heads", c->n_heads, "kv_heads", c->n_kv_heads, "head_dim", c->head_dim, "ffn",
                              c->n_ff, "vocabulary", c->n_vocab, "rope_scaling", scaling_name(c->rope.scaling),
-                             "tied_embeddings", c->tied_embeddings, "chat_template", file->chat_template != NULL,
-                             "weight_bytes", (json_int_t)file->weight_bytes, "kv_bytes_per_token",
-                             (json_int_t)per_token, "memory", memory, "experts", experts, "latent_attention", latent);
+                             "tied_embeddings", c->tied_embeddings, "chat_template",
+                             file->chat_template != NULL || dse_chat_builtin_for(c->arch_name) != NULL, "weight_bytes",
+                             (json_int_t)file->weight_bytes, "kv_bytes_per_token", (json_int_t)per_token, "memory",
+                             memory, "experts", experts, "latent_attention", latent);
     return dse_print_json(root, err);
 }
 

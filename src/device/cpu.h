@@ -81,7 +81,7 @@ struct cpu_state {
     size_t scratch_bytes;
     int max_rows;
     struct cpu_thread *threads; /* [n_threads] */
-    float *normed;              /* [max_rows][widest input] */
+    float *normed;              /* [max_rows][D]: only the residual stream is normed in many rows */
     void *activation;           /* of max_rows rows */
     size_t widest;              /* columns of the widest input of a matrix */
     struct cpu_tile *tiles;     /* [max_rows] */

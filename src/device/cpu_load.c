@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/cgroup.h"
 #include "base/checked.h"
 #include "base/log.h"
 #include "device/cpu.h"
@@ -293,6 +294,24 @@ static void fill(void *context, uint8_t *data)
     dse_pool_run(loader->pool, run_pack, loader);
 }
 
+/* The system hands out pages that it does not have and kills who uses them: asked before, not found out. */
+static enum dse_status check_memory(size_t bytes, const char *folder, struct dse_error *err)
+{
+    const struct dse_memory_limit limit = dse_cgroup_memory_limit("");
+    const double mib = 1024.0 * 1024.0;
+    if (bytes <= limit.available_bytes) return DSE_OK;
+    (void)dse_fail(err, DSE_ERR_NO_MEMORY,
+                   "the packed weights need %.1f MiB of memory, %.1f MiB are available (%s); %s", (double)bytes / mib,
+                   (double)limit.available_bytes / mib, limit.reason,
+                   folder != NULL ? "with a pack cache that can be written they would be mapped from disk"
+                                  : "with --pack-cache they would be mapped from disk");
+    if (err != NULL) {
+        err->need = (int64_t)bytes;
+        err->have = (int64_t)limit.available_bytes;
+    }
+    return DSE_ERR_NO_MEMORY;
+}
+
 static enum dse_status load_matrices(struct loader *loader, const char *folder, struct dse_error *err)
 {
     struct pack_plan plan;
@@ -312,6 +331,8 @@ static enum dse_status load_matrices(struct loader *loader, const char *folder, 
                     why.message);
     }
     if (data == NULL) {
+        status = check_memory(plan.data_bytes, folder, err);
+        if (status != DSE_OK) return status;
         storage->pages = dse_alloc_pages(DSE_MEM_MODEL, plan.data_bytes);
         if (storage->pages == NULL) return dse_fail_memory(err, plan.data_bytes, "packed weights");
         fill(loader, storage->pages);

@@ -102,10 +102,12 @@ struct pack_key dse_pack_key_of(const struct dse_model_file *file, const struct 
     for (int i = 0; i < dse_layers_used(&file->config); i++) {
         const struct dse_layer_tensors *layer = &file->layers[i];
         const struct dse_tensor *const used[] = {
-            layer->q,        layer->k,           layer->v,           layer->o,           layer->gate,
-            layer->up,       layer->down,        layer->q_a,         layer->q_b,         layer->kv_a,
-            layer->kv_b.k_b, layer->kv_b.v_b,    layer->kv_b.joined, layer->indexer.q_b, layer->indexer.k,
-            layer->router,   layer->shared_gate, layer->shared_up,   layer->shared_down, layer->mtp.project};
+            layer->q,           layer->k,           layer->v,         layer->o,
+            layer->gate,        layer->up,          layer->down,      layer->q_a,
+            layer->q_b,         layer->kv_a,        layer->kv_b.k_b,  layer->kv_b.v_b,
+            layer->kv_b.joined, layer->indexer.q_b, layer->indexer.k, layer->indexer.weights,
+            layer->router,      layer->shared_gate, layer->shared_up, layer->shared_down,
+            layer->mtp.project};
         for (size_t t = 0; t < sizeof used / sizeof used[0]; t++)
             add_tensor(&key, used[t]);
         /* one expert stands for all: thousands of samples from a cold disk would cost seconds */

@@ -78,12 +78,14 @@ static enum dse_status choose_kv_type(const struct dse_config *config, const str
     if (options->kv_cache == DSE_KV_CACHE_Q8_0) {
         if (!latent)
             return dse_fail_at(err, DSE_ERR_UNSUPPORTED, "kv_cache", -1,
-                               "a q8_0 KV cache is for models with latent attention; %s keeps keys and values as f16",
+                               "a q8_0 KV cache (--kv-cache-dtype) is for models with latent attention; %s keeps keys "
+                               "and values as f16",
                                config->arch_name);
         if (config->latent.kv_rank % 32 != 0)
-            return dse_fail_at(err, DSE_ERR_UNSUPPORTED, "kv_cache", -1,
-                               "a q8_0 KV cache needs a latent rank in multiples of 32, this model has %d",
-                               config->latent.kv_rank);
+            return dse_fail_at(
+                err, DSE_ERR_UNSUPPORTED, "kv_cache", -1,
+                "a q8_0 KV cache (--kv-cache-dtype) needs a latent rank in multiples of 32, this model has %d",
+                config->latent.kv_rank);
         type = DSE_KV_Q8_0;
     }
     *layout = dse_kv_layout_of(config, type);

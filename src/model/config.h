@@ -1,6 +1,7 @@
 /* Hyper-parameters of every architecture in one struct, whatever the file format.
  *
- * D hidden, H heads, K kv heads, d head dimension, F ffn, L layers, V vocabulary rows.
+ * D hidden, H heads, K kv heads, d head dimension, F ffn, L layers, V vocabulary rows; R and Rq latent ranks of keys and
+ * queries; E experts, k used; Hi and di heads and dimension of the indexer.
  */
 #ifndef DSE_MODEL_CONFIG_H
 #define DSE_MODEL_CONFIG_H
@@ -25,8 +26,9 @@ enum dse_rope_scaling { DSE_ROPE_NONE, DSE_ROPE_LINEAR, DSE_ROPE_LLAMA3, DSE_ROP
 
 /* Which elements of a head form a rotated pair. */
 enum dse_rope_pairs {
-    DSE_ROPE_HALF,        /* (i, i + r/2): Hugging Face llama, qwen2, qwen3; GGUF qwen2, qwen3 */
-    DSE_ROPE_INTERLEAVED, /* (2i, 2i+1): GGUF llama, whose converter re-ordered the rows of q and k */
+    DSE_ROPE_HALF,        /* (i, i + r/2): Hugging Face llama, qwen2, qwen3, deepseek V1; GGUF qwen2, qwen3; the indexer */
+    DSE_ROPE_INTERLEAVED, /* (2i, 2i+1): GGUF llama and deepseek V1, whose converter re-ordered the rows of q and k;
+                             latent attention in both formats */
 };
 
 struct dse_rope_config {

@@ -25,6 +25,8 @@ enum dse_status dse_config_check_latent(struct dse_config *config, const struct 
     if (config->indexer.head_dim < latent->rope || config->indexer.head_dim % 2 != 0)
         return dse_config_wrong(names, names->index_dim, config->indexer.head_dim,
                                 "an even number that holds the rotated part", err);
+    /* lists of chosen keys are sized by it, and no query sees more keys than the context has */
+    if (config->indexer.top_k > config->context_length) config->indexer.top_k = (int)config->context_length;
     return DSE_OK;
 }
 

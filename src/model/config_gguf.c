@@ -246,8 +246,14 @@ static void read_mtp(struct reader *r, struct dse_config *config)
                                 key_of(r, "nextn_predict_layers", key), n, all);
         return;
     }
-    /* A converter that did not count them is understood as well. */
-    if (!has_mtp(r, all)) config->n_layers = all - n;
+    /* A converter that did not count them is understood as well, whether it kept their tensors or not: an uncounted last
+     * layer is an ordinary one. */
+    char last[64];
+    snprintf(last, sizeof last, "blk.%d.attn_norm.weight", all - 1);
+    bool ordinary = dse_gguf_tensor(r->gguf, last) != NULL;
+    for (int i = all - n; i < all; i++)
+        if (has_mtp(r, i)) ordinary = false;
+    if (!has_mtp(r, all) && !ordinary) config->n_layers = all - n;
     if (has_mtp(r, config->n_layers)) config->n_mtp_layers = n;
 }
 

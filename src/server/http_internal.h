@@ -1,4 +1,4 @@
-/* What http.c (library side) and http_watch.c (watcher thread) share. Nobody else includes this. */
+/* What http.c (library side), http_head.c (heads) and http_watch.c (watcher thread) share. Nobody else includes this. */
 #ifndef DSE_SERVER_HTTP_INTERNAL_H
 #define DSE_SERVER_HTTP_INTERNAL_H
 

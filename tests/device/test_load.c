@@ -192,6 +192,22 @@ static void load_names_a_tensor_it_cannot_decode(void **state)
     assert_non_null(strstr(err.message, "up"));
 }
 
+/* Pages of memory that is not there would be handed out, and the process killed while it fills them. */
+static void load_without_cache_refuses_more_than_there_is_with_both_numbers(void **state)
+{
+    struct place *place = *state;
+    struct dse_device_weights weights;
+    struct dse_error err;
+    struct dse_tensor huge = *place->model.file.output;
+    huge.shape[0] = (size_t)1 << 40;
+    place->model.file.output = &huge;
+    assert_int_equal(place->device->ops->load(place->device, &place->model.file, false, NULL, &weights, &err),
+                     DSE_ERR_NO_MEMORY);
+    assert_true(err.need > err.have && err.have > 0);
+    assert_non_null(strstr(err.message, "--pack-cache"));
+    assert_null(weights.layers);
+}
+
 static void cache_is_built_once_and_then_reused_without_anonymous_memory(void **state)
 {
     struct place *place = *state;
@@ -906,6 +922,7 @@ int main(void)
         CASE(load_with_compute_f32_packs_f32),
         CASE(load_reports_lack_of_memory_at_every_allocation),
         CASE(load_names_a_tensor_it_cannot_decode),
+        CASE(load_without_cache_refuses_more_than_there_is_with_both_numbers),
         CASE(matrices_whole_per_head_and_transposed_hold_the_values_of_the_file),
         CASE(transposed_heads_become_16_bit_floats),
         CASE(fp8_scales_that_a_layout_cannot_follow_mean_f32),

@@ -290,7 +290,7 @@ static void folder_tensors(struct emitter *e)
 
 static void scales(struct emitter *e)
 {
-    static const float bad[] = {NAN, INFINITY, -INFINITY, 0, -0.0f, -1};
+    static const float bad[] = {NAN, INFINITY, -INFINITY, -1e-30f, -1};
     static const char *const dtypes[] = {"BF16", "F8_E8M0", "F8_E4M3", "U8"};
     static const char *const weights[] = {"model.layers.0.mlp.gate_proj.weight",
                                           "model.layers.1.mlp.experts.3.down_proj.weight",
