@@ -18,7 +18,8 @@ typedef void dse_silu_mul_fn(const float *gate, const float *up, size_t n, float
 typedef float dse_softmax_fn(float *scores, size_t n, float *largest);
 /* Adds a partial softmax result (m2, l2, o2) to (m, l, o): the running maximum, sum and weighted values. */
 typedef void dse_softmax_merge_fn(float *m, float *l, float *o, float m2, float l2, const float *o2, size_t n);
-/* f32 to half, round to nearest even, and back. */
+/* f32 to half, round to nearest even, and back. What half cannot hold becomes its largest value: an infinity in a key would
+ * make all that attends to it NaN. NaN stays NaN. */
 typedef void dse_narrow_fn(const float *in, size_t n, uint16_t *out);
 typedef void dse_widen_fn(const uint16_t *in, size_t n, float *out);
 /* Blocks of 32 values (f16 scale, 32 s8) to f32: DSE_KV_Q8_0. n is a multiple of 32. */

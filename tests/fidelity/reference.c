@@ -13,6 +13,14 @@
 #include "engine_support.h"
 #include "model/safetensors.h"
 
+const char *const reference_variants[] = {
+    "variants/v1_gqa",           "variants/v1_one_kv",       "variants/v1_one_head",        "variants/v2_odd",
+    "variants/v2_groups_of_one", "variants/v2_all_groups",   "variants/v2_no_shared",       "variants/v3_odd",
+    "variants/v3_no_q_lora",     "variants/v3_unnormalized", "variants/v3_group_of_groups", "variants/v3_fp8_edges",
+    "variants/v32_odd",          "variants/v32_all_keys",    "variants/v32_one_key",
+};
+const int reference_n_variants = sizeof reference_variants / sizeof *reference_variants;
+
 struct reference {
     struct dse_safetensors *file;
     int32_t *narrowed[16]; /* i64 tensors as i32, freed at close */
@@ -75,7 +83,7 @@ const int32_t *reference_i32(const struct reference *reference, int prompt, cons
     return ids;
 }
 
-static int argmax(const float *logits, int n_vocab)
+int reference_argmax(const float *logits, int n_vocab)
 {
     int best = 0;
     for (int i = 1; i < n_vocab; i++)
@@ -118,6 +126,6 @@ struct comparison reference_compare(const struct reference *reference, int promp
     c.rms = sqrt(squares / n_logits);
     c.cosine = dot / sqrt(ours * theirs);
     for (int p = 0; p < n_argmax; p++)
-        c.n_argmax_equal += argmax(logits + (size_t)p * (size_t)n_vocab, n_vocab) == best[p];
+        c.n_argmax_equal += reference_argmax(logits + (size_t)p * (size_t)n_vocab, n_vocab) == best[p];
     return c;
 }

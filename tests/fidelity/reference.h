@@ -6,6 +6,10 @@
 
 struct reference;
 
+/* Folders of tests/data/reference/variants: DeepSeek models of unusual shapes; see README.md of the references. */
+extern const char *const reference_variants[];
+extern const int reference_n_variants;
+
 /* path of the .safetensors below the folder of reference models; fails the test if it cannot be read */
 struct reference *reference_open(const char *path);
 void reference_close(struct reference *reference);
@@ -20,6 +24,7 @@ struct comparison {
     double median_error;             /* of the positions' largest errors */
     int n_positions, n_argmax_equal; /* over all positions */
 };
+int reference_argmax(const float *logits, int n_vocab); /* the first of equals */
 struct comparison reference_compare(const struct reference *reference, int prompt, const float *logits, int n_vocab);
 
 #endif

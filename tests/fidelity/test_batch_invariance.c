@@ -25,6 +25,8 @@ static const struct {
     {"deepseek_v2", DSE_COMPUTE_AUTO},
     {"deepseek_v3_fp8", DSE_COMPUTE_AUTO},
     {"deepseek_v32", DSE_COMPUTE_AUTO},
+    {"variants/v3_fp8_edges", DSE_COMPUTE_AUTO},
+    {"variants/v32_odd", DSE_COMPUTE_AUTO},
 };
 
 static uint64_t hash_bytes(const void *data, size_t bytes)

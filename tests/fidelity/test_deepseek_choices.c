@@ -57,19 +57,20 @@ static bool listed(const int32_t *keys, int n, int32_t key)
     return false;
 }
 
-static void check_keys(const struct reference *reference, const char *model, int layer, int first, int n,
+static void check_keys(const struct reference *reference, const char *model, int layer, int n_rows, int first, int n,
                        const struct dse_key_choice *choice)
 {
     char name[64];
     int count;
     (void)snprintf(name, sizeof name, "indexer.%d.selected", layer);
     const int32_t *selected = reference_i32(reference, 2, name, &count);
+    const int width = count / n_rows; /* top_k, but no more than the prompt has tokens */
     for (int m = 0; m < n; m++) {
         const int row = first + m, n_keys = row + 1 < choice->top_k ? row + 1 : choice->top_k;
         const int32_t *keys = choice->keys + (size_t)m * (size_t)choice->top_k;
         for (int i = 0; i < n_keys; i++) {
             if (i > 0 && keys[i] <= keys[i - 1]) fail_msg("%s row %d: keys do not ascend", model, row);
-            if (!listed(selected + row * choice->top_k, choice->top_k, keys[i]))
+            if (!listed(selected + row * width, width, keys[i]))
                 fail_msg("%s layer %d row %d: key %d was not chosen by Hugging Face", model, layer, row, keys[i]);
         }
     }
@@ -97,7 +98,8 @@ static void walk_layers(struct dse_model *model, const struct reference *referen
             dse_forward_deepseek(&forward, &pool.layout, l, l + 1);
             if (dse_layer_is_moe(config, l))
                 check_routes(reference, name, prompt, l - config->moe.n_dense_layers, first, n, &forward.routes);
-            if (config->indexer.n_heads > 0 && prompt == 2) check_keys(reference, name, l, first, n, &forward.choice);
+            if (config->indexer.n_heads > 0 && prompt == 2)
+                check_keys(reference, name, l, n_ids, first, n, &forward.choice);
         }
         sequence.length += n;
     }
@@ -105,21 +107,38 @@ static void walk_layers(struct dse_model *model, const struct reference *referen
     dse_kv_pool_deinit(&pool);
 }
 
+static void check_choices(const char *name, const char *reference_name)
+{
+    struct dse_model *model = open_reference(name, DSE_COMPUTE_F32, 2);
+    struct reference *reference = reference_open(reference_name);
+    for (int prompt = 1; prompt < 3; prompt++)
+        walk_layers(model, reference, name, prompt);
+    reference_close(reference);
+    dse_model_unref(model);
+}
+
 static void experts_and_keys_are_those_of_hugging_face(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        struct dse_model *model = open_reference(models[i].model, DSE_COMPUTE_F32, 2);
-        struct reference *reference = reference_open(models[i].reference);
-        for (int prompt = 1; prompt < 3; prompt++)
-            walk_layers(model, reference, models[i].model, prompt);
-        reference_close(reference);
-        dse_model_unref(model);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        check_choices(models[i].model, models[i].reference);
+}
+
+static void experts_and_keys_of_unusual_shapes_are_those_of_hugging_face(void **state)
+{
+    (void)state;
+    char path[64];
+    for (int i = 0; i < reference_n_variants; i++) {
+        (void)snprintf(path, sizeof path, "%s/reference.safetensors", reference_variants[i]);
+        check_choices(reference_variants[i], path);
     }
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(experts_and_keys_are_those_of_hugging_face)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(experts_and_keys_are_those_of_hugging_face),
+        cmocka_unit_test(experts_and_keys_of_unusual_shapes_are_those_of_hugging_face),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

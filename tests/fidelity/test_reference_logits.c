@@ -164,35 +164,61 @@ static void logits_of_default_compute_keep_the_budget_on_q4_k_m(void **state)
     dse_model_unref(model);
 }
 
+static void check_greedy(const struct case_ *test)
+{
+    struct dse_model *model = open_reference(test->model, DSE_COMPUTE_F32, 2);
+    struct reference *reference = reference_open(test->reference);
+    struct dse_engine *engine = create_engine(model, (struct dse_engine_options){.max_queue = 4});
+    for (int prompt = 1; prompt < 3; prompt++) {
+        int n_ids, n_greedy;
+        struct dse_request request = dse_request_default;
+        request.prompt = reference_i32(reference, prompt, "ids", &n_ids);
+        request.n_prompt = n_ids;
+        request.max_tokens = 32;
+        request.sampling.temperature = 0;
+        const int32_t *greedy = reference_i32(reference, prompt, "greedy", &n_greedy);
+        struct dse_model_info info;
+        dse_model_get_info(model, &info);
+        if (n_greedy > info.context_length - n_ids) n_greedy = (int)(info.context_length - n_ids);
+        for (int t = 0; t < n_greedy; t++)
+            if (dse_model_is_stop(model, greedy[t])) n_greedy = t + 1; /* where we end and the reference went on */
+        struct run *run = run_request(engine, request);
+        if (run->choice[0].n_tokens != n_greedy ||
+            memcmp(run->choice[0].tokens, greedy, (size_t)n_greedy * sizeof *greedy) != 0)
+            fail_msg("%s prompt %d: another continuation than Hugging Face's", test->model, prompt);
+        run_free(run);
+    }
+    dse_engine_free(engine);
+    reference_close(reference);
+    dse_model_unref(model);
+}
+
 static void greedy_continuations_equal_hugging_face_through_the_engine(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
-        struct dse_model *model = open_reference(plain[i].model, DSE_COMPUTE_F32, 2);
-        struct reference *reference = reference_open(plain[i].reference);
-        struct dse_engine *engine = create_engine(model, (struct dse_engine_options){.max_queue = 4});
-        for (int prompt = 1; prompt < 3; prompt++) {
-            int n_ids, n_greedy;
-            struct dse_request request = dse_request_default;
-            request.prompt = reference_i32(reference, prompt, "ids", &n_ids);
-            request.n_prompt = n_ids;
-            request.max_tokens = 32;
-            request.sampling.temperature = 0;
-            const int32_t *greedy = reference_i32(reference, prompt, "greedy", &n_greedy);
-            struct dse_model_info info;
-            dse_model_get_info(model, &info);
-            if (n_greedy > info.context_length - n_ids) n_greedy = (int)(info.context_length - n_ids);
-            for (int t = 0; t < n_greedy; t++)
-                if (dse_model_is_stop(model, greedy[t])) n_greedy = t + 1; /* where we end and the reference went on */
-            struct run *run = run_request(engine, request);
-            assert_int_equal(run->choice[0].n_tokens, n_greedy);
-            assert_memory_equal(run->choice[0].tokens, greedy, (size_t)n_greedy * sizeof *greedy);
-            run_free(run);
-        }
-        dse_engine_free(engine);
-        reference_close(reference);
-        dse_model_unref(model);
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        check_greedy(&plain[i]);
+}
+
+static void unusual_shapes_equal_hugging_face_in_f32(void **state)
+{
+    (void)state;
+    char path[64];
+    for (int i = 0; i < reference_n_variants; i++) {
+        (void)snprintf(path, sizeof path, "%s/reference.safetensors", reference_variants[i]);
+        const struct case_ variant = {reference_variants[i], path};
+        check_exact(&variant, DSE_COMPUTE_F32, F32_BOUND);
+        check_greedy(&variant);
     }
+}
+
+/* FP8 weights stay FP8 here, and keys and latents are rounded. */
+static void unusual_shapes_stay_close_in_default_compute(void **state)
+{
+    (void)state;
+    const struct dse_model_options options = {.n_threads = 2};
+    for (int i = 0; i < reference_n_variants; i++)
+        check_robust(reference_variants[i], &options, DEFAULT_BOUND, 0.95);
 }
 
 static void model_without_tokenizer_opens(void **state)
@@ -255,6 +281,8 @@ int main(void)
         cmocka_unit_test(a_q8_0_cache_is_refused_for_ordinary_heads),
         cmocka_unit_test(logits_of_default_compute_keep_the_budget_on_q4_k_m),
         cmocka_unit_test(greedy_continuations_equal_hugging_face_through_the_engine),
+        cmocka_unit_test(unusual_shapes_equal_hugging_face_in_f32),
+        cmocka_unit_test(unusual_shapes_stay_close_in_default_compute),
         cmocka_unit_test(model_without_tokenizer_opens),
         cmocka_unit_test(eval_refuses_bad_ids_by_name),
         cmocka_unit_test(model_open_names_what_is_missing),

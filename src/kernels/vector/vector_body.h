@@ -97,15 +97,21 @@ void DSE_NAME(softmax_merge_f32)(float *m, float *l, float *o, float m2, float l
     }
 }
 
+/* The order of operands lets a NaN through. */
+DSE_INLINE v16 within_f16(v16 x)
+{
+    return v16_max(v16_set1(-65504.0f), v16_min(v16_set1(65504.0f), x));
+}
+
 dse_narrow_fn DSE_NAME(narrow_f16);
 void DSE_NAME(narrow_f16)(const float *in, size_t n, uint16_t *out)
 {
     size_t i = 0;
     for (; i + 16 <= n; i += 16)
-        v16_store_f16(out + i, v16_load(in + i));
+        v16_store_f16(out + i, within_f16(v16_load(in + i)));
     if (i < n) {
         uint16_t lane[16];
-        v16_store_f16(lane, load_tail(in + i, n - i, 0.0f));
+        v16_store_f16(lane, within_f16(load_tail(in + i, n - i, 0.0f)));
         memcpy(out + i, lane, (n - i) * sizeof *out);
     }
 }
