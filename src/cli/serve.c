@@ -134,10 +134,10 @@ static void print_hello(const struct dse_server *server, const struct dse_model 
     fprintf(stderr, "ready on %s  (%s)\n", url, has_key ? "clients need a key" : "no key needed");
     if (strncmp(url, "http", 4) != 0) return;
     fprintf(stderr,
-            "  curl %s/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+            "  curl %s/v1/chat/completions -H 'Content-Type: application/json'%s \\\n"
             "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Say hi\"}]}'\n"
             "  python: openai.OpenAI(base_url=\"%s/v1\", api_key=\"%s\")\n",
-            url, url, has_key ? "…" : "none");
+            url, has_key ? " -H 'Authorization: Bearer KEY'" : "", url, has_key ? "KEY" : "none");
 }
 
 /* Signals are blocked in all threads and read here, so that no handler runs in the middle of anything. */

@@ -176,11 +176,12 @@ enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_
     uint64_t kv = blocks * b.block_bytes;
     if (kv > b.bytes - b.scratch_bytes) {
         if (err != NULL) {
+            const double mib = 1024.0 * 1024.0;
             (void)dse_fail_at(err, DSE_ERR_NO_MEMORY, "kv_bytes", -1,
-                              "a KV pool of %llu bytes and scratch of %llu do not fit the %llu bytes that may be used "
-                              "(%s)",
-                              (unsigned long long)kv, (unsigned long long)b.scratch_bytes, (unsigned long long)b.bytes,
-                              limit.reason);
+                              "a KV pool of %.1f MiB and scratch of %.1f MiB do not fit the %.1f MiB that may be used "
+                              "(%s): use --kv-cache-memory %llu or less",
+                              (double)kv / mib, (double)b.scratch_bytes / mib, (double)b.bytes / mib, limit.reason,
+                              (unsigned long long)(b.bytes - b.scratch_bytes));
             err->need = (int64_t)(kv + b.scratch_bytes);
             err->have = (int64_t)b.bytes;
         }

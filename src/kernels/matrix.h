@@ -32,7 +32,7 @@ enum dse_layout {
     DSE_LAYOUT_Q6K,  /* u6 in two planes, per 16: s8 scale, per 256: f16 d (Q6_K) */
     DSE_LAYOUT_A8,   /* affine s8, per 32: f16 d, dmin; per 16: s8 scale, u8 min (lossless home of Q5_0, Q5_1, Q2_K,
                           Q3_K, Q5_K, IQ4_NL, IQ4_XS; 10 bits a weight) */
-    DSE_LAYOUT_FP8, /* e4m3, per 128 columns: f32 scale (F8_E4M3) */
+    DSE_LAYOUT_FP8,  /* e4m3, per 128 columns: f32 scale (F8_E4M3) */
     DSE_LAYOUT_COUNT
 };
 

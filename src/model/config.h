@@ -26,7 +26,7 @@ enum dse_rope_scaling { DSE_ROPE_NONE, DSE_ROPE_LINEAR, DSE_ROPE_LLAMA3, DSE_ROP
 
 /* Which elements of a head form a rotated pair. */
 enum dse_rope_pairs {
-    DSE_ROPE_HALF,        /* (i, i + r/2): Hugging Face llama, qwen2, qwen3, deepseek V1; GGUF qwen2, qwen3; the indexer */
+    DSE_ROPE_HALF, /* (i, i + r/2): Hugging Face llama, qwen2, qwen3, deepseek V1; GGUF qwen2, qwen3; the indexer */
     DSE_ROPE_INTERLEAVED, /* (2i, 2i+1): GGUF llama and deepseek V1, whose converter re-ordered the rows of q and k;
                              latent attention in both formats */
 };

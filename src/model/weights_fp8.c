@@ -17,9 +17,10 @@ static enum dse_status check_values(const struct dse_model_file *file, const str
         float scale;
         memcpy(&scale, (const char *)scales->data + i * sizeof scale, sizeof scale);
         if (!(scale >= 0 && isfinite(scale)))
-            return dse_fail_at(err, DSE_ERR_CORRUPT, file->path, -1,
-                               "%s: tensor '%s' holds the scale %g for block [%zu, %zu], expected zero or a positive number",
-                               file->path, scales->name, (double)scale, i / scales->shape[1], i % scales->shape[1]);
+            return dse_fail_at(
+                err, DSE_ERR_CORRUPT, file->path, -1,
+                "%s: tensor '%s' holds the scale %g for block [%zu, %zu], expected zero or a positive number",
+                file->path, scales->name, (double)scale, i / scales->shape[1], i % scales->shape[1]);
     }
     return DSE_OK;
 }
