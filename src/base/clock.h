@@ -3,7 +3,8 @@
 
 #include <stdint.h>
 
-uint64_t dse_clock_ns(void);    /* monotonic */
-int64_t dse_clock_unix_s(void); /* wall clock */
+uint64_t dse_clock_ns(void);        /* monotonic */
+uint64_t dse_clock_thread_ns(void); /* processor time of the calling thread */
+int64_t dse_clock_unix_s(void);     /* wall clock */
 
 #endif

@@ -126,7 +126,7 @@ static void add(struct loader *loader, struct cpu_source source, bool f32)
 {
     if (source.tensor == NULL) return;
     if (loader->sources != NULL) {
-        source.layout = cpu_source_layout(&source, f32);
+        source.layout = dse_cpu_source_layout(&source, f32);
         loader->sources[loader->n] = source;
     }
     loader->n++;
@@ -246,7 +246,7 @@ static enum dse_status plan_matrices(struct loader *loader, struct pack_plan *pl
         if (status != DSE_OK) return status;
         struct cpu_packed_shape shape;
         size_t size, offset;
-        if (!cpu_source_shape(source, &shape) || !dse_mul_size(shape.matrix_bytes, shape.n_matrices, &size) ||
+        if (!dse_cpu_source_shape(source, &shape) || !dse_mul_size(shape.matrix_bytes, shape.n_matrices, &size) ||
             !dse_align_size(bytes, MATRIX_ALIGN, &offset) || !dse_add_size(offset, size, &bytes))
             return dse_fail_at(err, DSE_ERR_UNSUPPORTED, tensor->name, -1, "tensor %.100s [%zu, %zu] cannot be packed",
                                tensor->name, tensor->shape[0], tensor->shape[1]);
@@ -256,8 +256,8 @@ static enum dse_status plan_matrices(struct loader *loader, struct pack_plan *pl
                                                  .cols = shape.cols,
                                                  .offset = offset,
                                                  .bytes = size};
-        loader->n_units += cpu_source_units(source);
-        size_t scratch = cpu_source_scratch(source);
+        loader->n_units += dse_cpu_source_units(source);
+        size_t scratch = dse_cpu_source_scratch(source);
         if (scratch > loader->scratch_floats) loader->scratch_floats = scratch;
     }
     *plan = (struct pack_plan){loader->entries, loader->n, bytes};
@@ -278,11 +278,11 @@ static void run_pack(void *context, int thread, int n_threads)
     for (;;) {
         size_t unit = atomic_fetch_add_explicit(&loader->next, 1, memory_order_relaxed), units;
         if (unit >= loader->n_units) return;
-        while (units = cpu_source_units(&loader->sources[i]), unit >= first_unit + units) {
+        while (units = dse_cpu_source_units(&loader->sources[i]), unit >= first_unit + units) {
             first_unit += units;
             i++;
         }
-        cpu_source_pack(&loader->sources[i], unit - first_unit, scratch, loader->data + loader->entries[i].offset);
+        dse_cpu_source_pack(&loader->sources[i], unit - first_unit, scratch, loader->data + loader->entries[i].offset);
     }
 }
 
@@ -343,7 +343,7 @@ static enum dse_status load_matrices(struct loader *loader, const char *folder, 
     for (size_t i = 0; i < loader->n; i++) {
         const struct cpu_source *source = &loader->sources[i];
         struct cpu_packed_shape shape;
-        if (!cpu_source_shape(source, &shape)) continue; /* it was planned: never */
+        if (!dse_cpu_source_shape(source, &shape)) continue; /* it was planned: never */
         *source->matrix = (struct dse_matrix){.layout = source->layout,
                                               .source_type = source->tensor->type,
                                               .rows = shape.rows,

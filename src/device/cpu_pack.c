@@ -25,7 +25,7 @@ static size_t tensor_rows(const struct dse_tensor *tensor)
     return rows;
 }
 
-bool cpu_source_shape(const struct cpu_source *source, struct cpu_packed_shape *shape)
+bool dse_cpu_source_shape(const struct cpu_source *source, struct cpu_packed_shape *shape)
 {
     const size_t cols = tensor_cols(source->tensor);
     if (source->head_bytes == NULL)
@@ -58,7 +58,7 @@ static float largest_scale(const struct dse_tensor *tensor)
 #define F16_LARGEST 65504.0f
 #define F16_LEAST   0x1p-10f
 
-enum dse_layout cpu_source_layout(const struct cpu_source *source, bool f32)
+enum dse_layout dse_cpu_source_layout(const struct cpu_source *source, bool f32)
 {
     const struct dse_tensor *tensor = source->tensor;
     enum dse_layout layout = dse_matrix_layout(tensor->type, tensor_cols(tensor), f32);
@@ -71,13 +71,13 @@ enum dse_layout cpu_source_layout(const struct cpu_source *source, bool f32)
     return DSE_LAYOUT_F16;
 }
 
-size_t cpu_source_units(const struct cpu_source *source)
+size_t dse_cpu_source_units(const struct cpu_source *source)
 {
     if (source->head_bytes != NULL) return source->n_heads;
     return (tensor_rows(source->tensor) + UNIT_ROWS - 1) / UNIT_ROWS;
 }
 
-size_t cpu_source_scratch(const struct cpu_source *source)
+size_t dse_cpu_source_scratch(const struct cpu_source *source)
 {
     const size_t cols = tensor_cols(source->tensor);
     if (source->transposed) return 2 * source->n_rows * cols;
@@ -139,7 +139,7 @@ static void pack_transposed(const struct cpu_source *source, size_t first, float
     dse_matrix_pack(type, turned, n, 0, cols, source->layout, out, 0);
 }
 
-void cpu_source_pack(const struct cpu_source *source, size_t unit, float *scratch, uint8_t *out)
+void dse_cpu_source_pack(const struct cpu_source *source, size_t unit, float *scratch, uint8_t *out)
 {
     if (source->head_bytes == NULL) {
         const size_t rows = tensor_rows(source->tensor), begin = unit * UNIT_ROWS;
@@ -147,7 +147,7 @@ void cpu_source_pack(const struct cpu_source *source, size_t unit, float *scratc
         return;
     }
     struct cpu_packed_shape shape;
-    if (!cpu_source_shape(source, &shape)) return; /* it was planned, so it can be packed */
+    if (!dse_cpu_source_shape(source, &shape)) return; /* it was planned, so it can be packed */
     const size_t first = unit * source->group_rows + source->first_row;
     if (source->transposed)
         pack_transposed(source, first, scratch, out + unit * shape.matrix_bytes);

@@ -21,14 +21,14 @@ struct cpu_packed_shape {
 };
 
 /* False if it cannot be packed: the columns are no whole number of blocks, or the size overflows. */
-bool cpu_source_shape(const struct cpu_source *source, struct cpu_packed_shape *shape);
+bool dse_cpu_source_shape(const struct cpu_source *source, struct cpu_packed_shape *shape);
 /* Which layout holds its values; f32: everything as f32. What is transposed loses its blocks and becomes 16-bit floats, or
  * f32 where those would not do. Reads all block scales. */
-enum dse_layout cpu_source_layout(const struct cpu_source *source, bool f32);
+enum dse_layout dse_cpu_source_layout(const struct cpu_source *source, bool f32);
 
 /* Independent pieces of the work, and the floats of scratch that each needs. */
-size_t cpu_source_units(const struct cpu_source *source);
-size_t cpu_source_scratch(const struct cpu_source *source);
-void cpu_source_pack(const struct cpu_source *source, size_t unit, float *scratch, uint8_t *out);
+size_t dse_cpu_source_units(const struct cpu_source *source);
+size_t dse_cpu_source_scratch(const struct cpu_source *source);
+void dse_cpu_source_pack(const struct cpu_source *source, size_t unit, float *scratch, uint8_t *out);
 
 #endif

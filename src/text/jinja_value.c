@@ -36,7 +36,7 @@ bool dse_jinja_charge(struct dse_jinja_run *run, uint64_t steps)
     }
     if (run->steps >= run->next_clock_step) {
         run->next_clock_step = run->steps + 4096;
-        if (dse_clock_ns() > run->deadline_ns) {
+        if (dse_clock_thread_ns() > run->deadline_ns) {
             dse_jinja_fail(run, DSE_ERR_LIMIT, "rendering takes longer than %u ms", run->limits->max_ms);
             return false;
         }

@@ -101,7 +101,8 @@ struct dse_jinja_run {
     struct dse_arena arena;
     struct dse_buffer *out; /* where printing goes at present */
     struct dse_jinja_scope *scope;
-    uint64_t steps, next_clock_step, deadline_ns;
+    uint64_t steps, next_clock_step;
+    uint64_t deadline_ns; /* in processor time of the rendering thread: a busy machine refuses no template */
     unsigned depth, macro_depth;
     uint32_t line;
     bool failed;

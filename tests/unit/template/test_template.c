@@ -92,8 +92,8 @@ static enum dse_status render_text(const char *source, size_t bytes, const char 
     return status;
 }
 
-/* Must be refused with a message that has `word`, within a second of processor time (not wall time: tests run beside
- * others), also under sanitizers. */
+/* Must be refused with a message that has `word`, long before the time limit: a step limit that does not work would be
+ * found by it otherwise. Processor time, since tests run beside others and under sanitizers. */
 static void refused(const char *source, size_t bytes, enum dse_status status, const char *word)
 {
     char *text;
@@ -105,7 +105,7 @@ static void refused(const char *source, size_t bytes, enum dse_status status, co
     if (got != status || !strstr(err.message, word))
         fail_msg("%.80s: status %s, %s", source, dse_status_name(got), err.message);
     if (getenv("DSE_TEST_TIMES")) print_message("%.2f s  %.70s\n", seconds, source);
-    if (seconds > 1) fail_msg("%.80s: took %.1f s", source, seconds);
+    if (seconds > 4) fail_msg("%.80s: took %.1f s", source, seconds);
 }
 
 static void refused_text(const char *source, enum dse_status status, const char *word)
