@@ -18,7 +18,7 @@ struct dse_template_limits {
     size_t max_memory_bytes; /* values alive during a rendering, 256 MiB */
     uint64_t max_steps;      /* nodes evaluated, 20 million */
     unsigned max_depth;      /* nesting of the source and of macro calls, 64 */
-    unsigned max_ms;         /* wall time, 5000 */
+    unsigned max_ms;         /* processor time of the thread, 5000 */
 };
 extern const struct dse_template_limits dse_template_limits_default;
 
