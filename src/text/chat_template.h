@@ -1,7 +1,7 @@
 /* Chat templates: messages and tools -> prompt text, by our own subset of Jinja with hard limits.
  *
  * Templates come with the model and are untrusted: nothing in them can reach outside their variables, and steps,
- * output, memory, depth and wall time are limited. A template is immutable and may be rendered from any thread.
+ * output, memory, depth and processor time are limited. A template is immutable and may be rendered from any thread.
  */
 #ifndef DSE_TEXT_CHAT_TEMPLATE_H
 #define DSE_TEXT_CHAT_TEMPLATE_H

@@ -116,7 +116,7 @@ struct dse_jinja_run {
 /* First failure wins. The message gets the line in front. */
 struct dse_jv dse_jinja_fail(struct dse_jinja_run *run, enum dse_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Counts work; false (and failed) when steps or wall time are used up. */
+/* Counts work; false (and failed) when steps or processor time are used up. */
 bool dse_jinja_charge(struct dse_jinja_run *run, uint64_t steps);
 static inline bool dse_jinja_charge_bytes(struct dse_jinja_run *run, size_t bytes)
 {
