@@ -113,7 +113,8 @@ static bool set_variables(struct dse_jinja_run *run, const struct dse_template_i
 
 void dse_template_budget_start(struct dse_template_budget *budget, const struct dse_template *tmpl)
 {
-    *budget = (struct dse_template_budget){.deadline_ns = dse_clock_thread_ns() + (uint64_t)tmpl->limits.max_ms * 1000000u};
+    *budget = (struct dse_template_budget){.deadline_ns = dse_clock_thread_ns() +
+                                                          (uint64_t)tmpl->limits.max_ms * 1000000u};
 }
 
 enum dse_status dse_template_render(const struct dse_template *tmpl, const struct dse_template_inputs *inputs,
