@@ -136,6 +136,9 @@ void dse_cpu_angles_begin(struct cpu_state *state, const struct dse_device_weigh
 struct cpu_angles dse_cpu_angles(struct cpu_state *state, const struct dse_device_weights *weights, size_t m,
                                  int32_t position);
 void dse_cpu_rotate(float *head, const struct cpu_angles *angles, enum dse_rope_pairs kind);
+/* A key as column `slot` of an area [n][32 tokens]: f32, or f16 for every other type. */
+void dse_cpu_store_column(const struct cpu_state *state, enum dse_kv_type type, const float *key, size_t n,
+                          uint8_t *area, size_t slot);
 void dse_cpu_rope_store(struct dse_device *device, const struct dse_device_weights *weights, int layer,
                         const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *k,
                         const float *v);

@@ -48,17 +48,11 @@ static uint8_t *index_block(const struct index_job *job, size_t row, size_t bloc
            (size_t)job->layer * job->layout->layer_bytes + job->layout->index_offset;
 }
 
-/* As a column of [di][32 tokens]. */
 static void store_key(const struct index_job *job, size_t row, const float *key)
 {
-    size_t position = (size_t)job->rows->positions[row], slot = position % DSE_KV_BLOCK_TOKENS;
-    uint8_t *area = index_block(job, row, position / DSE_KV_BLOCK_TOKENS);
-    for (size_t i = 0; i < (size_t)job->layout->index_dim; i++) {
-        if (job->layout->type == DSE_KV_F32)
-            ((float *)area)[i * DSE_KV_BLOCK_TOKENS + slot] = key[i];
-        else
-            ((uint16_t *)area)[i * DSE_KV_BLOCK_TOKENS + slot] = dse_f32_to_f16(key[i]);
-    }
+    size_t position = (size_t)job->rows->positions[row];
+    dse_cpu_store_column(job->state, job->layout->type, key, (size_t)job->layout->index_dim,
+                         index_block(job, row, position / DSE_KV_BLOCK_TOKENS), position % DSE_KV_BLOCK_TOKENS);
 }
 
 /* Norm, rope and store of the keys; rope of the queries; the constant factors of the score go into the weights. */

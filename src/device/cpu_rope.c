@@ -62,6 +62,23 @@ void dse_cpu_rotate(float *head, const struct cpu_angles *angles, enum dse_rope_
     }
 }
 
+void dse_cpu_store_column(const struct cpu_state *state, enum dse_kv_type type, const float *key, size_t n,
+                          uint8_t *area, size_t slot)
+{
+    if (type == DSE_KV_F32) {
+        for (size_t i = 0; i < n; i++)
+            ((float *)area)[i * DSE_KV_BLOCK_TOKENS + slot] = key[i];
+        return;
+    }
+    uint16_t half[64];
+    for (size_t i = 0; i < n; i += 64) {
+        size_t part = n - i < 64 ? n - i : 64;
+        state->kernels.vector.narrow(key + i, part, half);
+        for (size_t j = 0; j < part; j++)
+            ((uint16_t *)area)[(i + j) * DSE_KV_BLOCK_TOKENS + slot] = half[j];
+    }
+}
+
 /* K goes in as a column of [d][32 tokens], V as a row of [32 tokens][d]. */
 static void store(const struct rope_job *job, int m, int head, const float *k, const float *v)
 {
@@ -71,22 +88,11 @@ static void store(const struct rope_job *job, int m, int head, const float *k, c
     size_t slot = position % DSE_KV_BLOCK_TOKENS;
     uint8_t *area = kv->pool + (size_t)kv->blocks[position / DSE_KV_BLOCK_TOKENS] * layout->block_bytes +
                     (size_t)job->layer * layout->layer_bytes + (size_t)head * layout->head_bytes;
-    if (layout->type == DSE_KV_F32) {
-        float *keys = (float *)area;
-        for (size_t i = 0; i < d; i++)
-            keys[i * DSE_KV_BLOCK_TOKENS + slot] = k[i];
+    dse_cpu_store_column(job->state, layout->type, k, d, area, slot);
+    if (layout->type == DSE_KV_F32)
         memcpy((float *)(area + layout->k_bytes) + slot * d, v, d * sizeof *v);
-        return;
-    }
-    const struct dse_vector_ops *vector = &job->state->kernels.vector;
-    uint16_t *keys = (uint16_t *)area, half[64];
-    for (size_t i = 0; i < d; i += 64) {
-        size_t n = d - i < 64 ? d - i : 64;
-        vector->narrow(k + i, n, half);
-        for (size_t j = 0; j < n; j++)
-            keys[(i + j) * DSE_KV_BLOCK_TOKENS + slot] = half[j];
-    }
-    vector->narrow(v, d, (uint16_t *)(area + layout->k_bytes) + slot * d);
+    else
+        job->state->kernels.vector.narrow(v, d, (uint16_t *)(area + layout->k_bytes) + slot * d);
 }
 
 static void run_rope(void *context, int thread, int n_threads)
