@@ -110,7 +110,7 @@ static void run_store(void *context, int thread, int n_threads)
     size_t latent = (size_t)job->layout->latent, rope = (size_t)job->layout->rope, begin, end;
     size_t heads = (size_t)config->n_heads, d = (size_t)config->head_dim;
     float *key = job->state->threads[thread].k_head;
-    dse_split((size_t)job->rows->n_rows, DSE_KV_BLOCK_TOKENS, thread, n_threads, &begin, &end);
+    dse_split((size_t)job->rows->n_rows, 1, thread, n_threads, &begin, &end);
     for (size_t m = begin; m < end; m++) {
         const struct cpu_angles angles = dse_cpu_angles(job->state, job->weights, m, job->rows->positions[m]);
         const float *ck = job->ck + m * (latent + rope);
