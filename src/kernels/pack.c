@@ -202,7 +202,7 @@ static void pack_16bit(const uint8_t *source, size_t cols, uint8_t *panel, int l
 static void pack_fp8(const uint8_t *source, const uint8_t *scales, size_t cols, uint8_t *panel, int lane)
 {
     for (size_t begin = 0; begin < cols; begin += DSE_FP8_COLS, panel += DSE_FP8_BYTES) {
-        const size_t n = cols - begin < DSE_FP8_COLS ? cols - begin : DSE_FP8_COLS;
+        const size_t n = dse_fp8_block_cols(cols, begin);
         float scale = 1.0f;
         if (scales != NULL) memcpy(&scale, scales + begin / DSE_FP8_COLS * sizeof scale, sizeof scale);
         for (size_t k = 0; k < n; k++) {

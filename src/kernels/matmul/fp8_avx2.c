@@ -19,11 +19,6 @@ DSE_INLINE void load_weights(const uint8_t *block, size_t k, __m256 w[2])
     w[1] = _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(f16, 1)), _mm256_loadu_ps(scales + 8));
 }
 
-DSE_INLINE size_t block_cols(const struct dse_matmul_job *job, size_t begin)
-{
-    return job->cols - begin < DSE_FP8_COLS ? job->cols - begin : DSE_FP8_COLS;
-}
-
 /* np panels times all ny rows of the job. */
 DSE_INLINE void few_rows(const struct dse_matmul_job *job, size_t p, int np, int ny)
 {
@@ -38,7 +33,7 @@ DSE_INLINE void few_rows(const struct dse_matmul_job *job, size_t p, int np, int
         for (int j = 0; j < ny; j++)
             acc[q][j][0] = acc[q][j][1] = _mm256_setzero_ps();
     for (size_t begin = 0; begin < job->cols; begin += DSE_FP8_COLS) {
-        const size_t n = block_cols(job, begin);
+        const size_t n = dse_fp8_block_cols(job->cols, begin);
         for (size_t k = 0; k < n; k++)
             for (int q = 0; q < np; q++) {
                 __m256 w[2];
@@ -88,7 +83,7 @@ static void many_rows(const struct dse_matmul_job *job, size_t p)
     memset(out, 0, job->n_rows * DSE_PANEL_ROWS * sizeof *out);
     for (size_t begin = 0; begin < job->cols; begin += DSE_FP8_COLS) {
         const uint8_t *block = job->panels + p * job->panel_bytes + begin / DSE_FP8_COLS * DSE_FP8_BYTES;
-        const size_t n = block_cols(job, begin);
+        const size_t n = dse_fp8_block_cols(job->cols, begin);
         for (size_t k = 0; k < n; k++) {
             __m256 w[2];
             load_weights(block, k, w);

@@ -17,11 +17,6 @@ DSE_INLINE __m512 load_weights(const uint8_t *block, size_t k)
     return _mm512_mul_ps(_mm512_cvtph_ps(f16), _mm512_loadu_ps(block));
 }
 
-DSE_INLINE size_t block_cols(const struct dse_matmul_job *job, size_t begin)
-{
-    return job->cols - begin < DSE_FP8_COLS ? job->cols - begin : DSE_FP8_COLS;
-}
-
 /* np panels times all ny rows of the job. */
 DSE_INLINE void few_rows(const struct dse_matmul_job *job, size_t p, int np, int ny)
 {
@@ -36,7 +31,7 @@ DSE_INLINE void few_rows(const struct dse_matmul_job *job, size_t p, int np, int
         for (int j = 0; j < ny; j++)
             acc[q][j] = _mm512_setzero_ps();
     for (size_t begin = 0; begin < job->cols; begin += DSE_FP8_COLS) {
-        const size_t n = block_cols(job, begin);
+        const size_t n = dse_fp8_block_cols(job->cols, begin);
         for (size_t k = 0; k < n; k++)
             for (int q = 0; q < np; q++) {
                 __m512 w = load_weights(block[q], k);
@@ -74,7 +69,7 @@ static void many_rows(const struct dse_matmul_job *job, size_t p)
     memset(out, 0, job->n_rows * DSE_PANEL_ROWS * sizeof *out);
     for (size_t begin = 0; begin < job->cols; begin += DSE_FP8_COLS) {
         const uint8_t *block = job->panels + p * job->panel_bytes + begin / DSE_FP8_COLS * DSE_FP8_BYTES;
-        const size_t n = block_cols(job, begin);
+        const size_t n = dse_fp8_block_cols(job->cols, begin);
         for (size_t k = 0; k < n; k++)
             _mm512_store_ps(weights + k * DSE_PANEL_ROWS, load_weights(block, k));
         for (size_t i = 0; i < job->n_rows; i += MAX_NY) {

@@ -8,6 +8,8 @@
 #ifndef DSE_KERNELS_MATMUL_LAYOUT_H
 #define DSE_KERNELS_MATMUL_LAYOUT_H
 
+#include <stddef.h>
+
 /* U4 per 32: 16 f16 d, 16 f16 m, nibble plane. Weight = d * u + m. */
 #define DSE_U4_M      32
 #define DSE_U4_QUANTS 64
@@ -53,5 +55,9 @@
 #define DSE_FP8_COLS   128
 #define DSE_FP8_QUANTS 64
 #define DSE_FP8_BYTES  2112
+static inline size_t dse_fp8_block_cols(size_t cols, size_t begin)
+{
+    return cols - begin < DSE_FP8_COLS ? cols - begin : DSE_FP8_COLS;
+}
 
 #endif
