@@ -13,21 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-
-static char root[64];
-
-static int make_root(void **state)
-{
-    snprintf(root, sizeof root, "/tmp/dse-test-XXXXXX");
-    return mkdtemp(root) == NULL;
-}
-
-static int remove_root(void **state)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", root);
-    return system(command);
-}
+#include "temp_root.h"
 
 static const char *in_root(const char *name)
 {

@@ -19,21 +19,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/thread.h"
-
-static char root[64];
-
-static int make_root(void **state)
-{
-    snprintf(root, sizeof root, "/tmp/dse-test-XXXXXX");
-    return mkdtemp(root) == NULL;
-}
-
-static int remove_root(void **state)
-{
-    char command[128];
-    snprintf(command, sizeof command, "rm -rf '%s'", root);
-    return system(command);
-}
+#include "temp_root.h"
 
 static void put(const char *path, const char *text)
 {
