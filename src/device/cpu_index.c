@@ -215,8 +215,9 @@ static void choose(struct index_job *job)
             continue;
         }
         job->first_chosen = row;
-        while (row < end && row - job->first_chosen < job->state->index.n_slots && (size_t)positions[row] >= k)
+        do
             row++;
+        while (row < end && row - job->first_chosen < job->state->index.n_slots && (size_t)positions[row] >= k);
         job->n_chosen = row - job->first_chosen;
         job->n_parts = job->state->index.n_slots / job->n_chosen;
         atomic_store(&job->next, 0);

@@ -71,13 +71,14 @@ static void bar_groups(const struct dse_moe_config *moe, float *ranks)
     for (int g = 0; g < moe->n_groups; g++)
         values[g] = group_value(ranks + g * size, size, moe->grouping);
     mark_largest(values, moe->n_groups, moe->n_groups_used, kept);
-    for (int e = 0; e < moe->n_experts; e++)
-        if (!kept[e / size]) ranks[e] = -INFINITY;
+    for (int g = 0; g < moe->n_groups; g++)
+        for (int i = 0; i < size && !kept[g]; i++)
+            ranks[g * size + i] = -INFINITY;
 }
 
 static void choose(const struct dse_moe_config *moe, const float *bias, float *logits, int32_t *experts, float *weights)
 {
-    float ranks[DSE_MAX_EXPERTS];
+    float ranks[DSE_MAX_EXPERTS] = {0};
     bool chosen[DSE_MAX_EXPERTS];
     score_experts(moe, logits);
     for (int e = 0; e < moe->n_experts; e++)

@@ -155,7 +155,7 @@ enum dse_status dse_model_file_open(const char *path, struct dse_model_file **ou
     *out = NULL;
     struct dse_model_file *file = dse_calloc(DSE_MEM_MODEL, 1, sizeof *file);
     if (file == NULL) return dse_fail_memory(err, sizeof *file, "model file");
-    enum dse_status status = dse_model_resolve_path(path, &file->path, err);
+    enum dse_status status = dse_model_file_status(dse_model_resolve_path(path, &file->path, err), err);
     if (status == DSE_OK) {
         size_t length = strlen(file->path);
         static const char other[] = ".safetensors";

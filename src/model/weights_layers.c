@@ -269,7 +269,7 @@ enum dse_status dse_weights_take(struct dse_model_file *file, const char *name, 
     enum dse_status status = check_type(file, tensor, err);
     if (status != DSE_OK) return status;
     size_t scales = 0;
-    if (tensor->block_scales != NULL)
+    if (n_dims == 2 && tensor->block_scales != NULL)
         scales = (shape[0] + DSE_F8_BLOCK - 1) / DSE_F8_BLOCK * ((shape[1] + DSE_F8_BLOCK - 1) / DSE_F8_BLOCK) * 4;
     if (!dse_add_size(file->weight_bytes, tensor->bytes + scales, &file->weight_bytes))
         return dse_fail_at(err, DSE_ERR_LIMIT, file->path, -1, "%s: the sum of tensor sizes overflows at '%s'",

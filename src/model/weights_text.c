@@ -23,7 +23,7 @@ enum dse_status dse_model_resolve_path(const char *path, char **out, struct dse_
     const char *slash = strrchr(path, '/');
     if (dse_file_is_directory(path)) {
         if (realpath(path, resolved) == NULL)
-            return dse_model_file_status(dse_fail_errno(err, errno, path, "resolve"), err);
+            return dse_fail_errno(err, errno, path, "resolve");
         *out = dse_strdup(DSE_MEM_MODEL, resolved);
     } else if (slash == NULL) {
         *out = realpath(".", resolved) != NULL ? dse_path_join(resolved, path) : dse_strdup(DSE_MEM_MODEL, path);
@@ -33,7 +33,7 @@ enum dse_status dse_model_resolve_path(const char *path, char **out, struct dse_
         bool found = realpath(folder, resolved) != NULL;
         int error_number = errno;
         dse_free(folder);
-        if (!found) return dse_model_file_status(dse_fail_errno(err, error_number, path, "resolve"), err);
+        if (!found) return dse_fail_errno(err, error_number, path, "resolve");
         *out = dse_path_join(resolved, slash + 1);
     }
     return *out != NULL ? DSE_OK : dse_fail_memory(err, strlen(path) + 1, "path");
