@@ -3,7 +3,6 @@
  *
  * R kv_rank, Rq q_rank, H heads.
  */
-#include <math.h>
 #include <string.h>
 
 #include "device/cpu_product.h"
@@ -61,28 +60,6 @@ struct store_job {
     const float *ck;
 };
 
-/* Blocks of f16 scale and 32 s8: x ~ scale * value, |value| <= 127. An infinity or a NaN makes the whole block NaN. */
-static void quantize_q8(const float *x, size_t n, uint8_t *out)
-{
-    for (size_t i = 0; i < n; i += DSE_KV_Q8_BLOCK, out += DSE_KV_Q8_BLOCK_BYTES) {
-        float most = 0;
-        bool finite = true;
-        for (size_t j = i; j < i + DSE_KV_Q8_BLOCK; j++) {
-            if (!isfinite(x[j])) finite = false;
-            if (fabsf(x[j]) > most) most = fabsf(x[j]);
-        }
-        uint16_t half = dse_f32_to_f16(finite ? most / 127.0f : NAN);
-        float scale = dse_f16_to_f32(half);
-        memcpy(out, &half, sizeof half);
-        for (size_t j = 0; j < DSE_KV_Q8_BLOCK; j++) {
-            /* divided by the scale as it is stored, so that its rounding does not add to the error */
-            float value = isfinite(scale) && scale > 0 ? rintf(x[i + j] / scale) : 0;
-            value = value > 127 ? 127 : value < -127 ? -127 : value;
-            out[2 + j] = (uint8_t)(int8_t)value;
-        }
-    }
-}
-
 /* key: the normed latent, then the rotated part. */
 static void store(const struct store_job *job, size_t m, const float *key)
 {
@@ -96,7 +73,7 @@ static void store(const struct store_job *job, size_t m, const float *key)
     case DSE_KV_F32: memcpy(row, key, (latent + rope) * sizeof *key); break;
     case DSE_KV_F16: vector->narrow(key, latent + rope, (uint16_t *)row); break;
     case DSE_KV_Q8_0:
-        quantize_q8(key, latent, row);
+        vector->shrink(key, latent, row);
         vector->narrow(key + latent, rope, (uint16_t *)(row + layout->row_bytes) - rope);
         break;
     }

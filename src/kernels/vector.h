@@ -24,6 +24,10 @@ typedef void dse_narrow_fn(const float *in, size_t n, uint16_t *out);
 typedef void dse_widen_fn(const uint16_t *in, size_t n, float *out);
 /* Blocks of 32 values (f16 scale, 32 s8) to f32: DSE_KV_Q8_0. n is a multiple of 32. */
 typedef void dse_expand_fn(const uint8_t *blocks, size_t n, float *out);
+/* The way back: value = round(x / scale) to nearest even, scale = the block's largest magnitude / 127 as half holds it.
+ * What the largest such scale does not reach (127 * 65504) becomes the largest value, as in dse_narrow_fn. A NaN or an
+ * infinity makes its whole block NaN. */
+typedef void dse_shrink_fn(const float *x, size_t n, uint8_t *blocks);
 
 struct dse_vector_ops {
     dse_rmsnorm_fn *rmsnorm;
@@ -33,6 +37,7 @@ struct dse_vector_ops {
     dse_narrow_fn *narrow;
     dse_widen_fn *widen;
     dse_expand_fn *expand;
+    dse_shrink_fn *shrink;
 };
 
 /* The variants for this CPU, as DSE_CPU_MASK limits it. */

@@ -265,6 +265,96 @@ static void blocks_of_32_expand_as_the_type_decodes(void **state)
     }
 }
 
+/* One kind of trouble per block, random otherwise. */
+static void fill_blocks(struct random *random, float *x, size_t n_blocks)
+{
+    for (size_t b = 0; b < n_blocks; b++)
+        for (int i = 0; i < 32; i++) {
+            float v = random_float(random, -3.0f, 3.0f);
+            switch (b % 16) {
+            case 1: v = i % 2 != 0 ? -0.0f : 0.0f; break;
+            case 2: v *= 0x1p-140f; break;
+            case 3: v *= 0x1p-18f; break; /* the scale is a subnormal half, */
+            case 4: v *= 0x1p-24f; break; /* or none at all */
+            case 5: v = i == 9 ? INFINITY : v; break;
+            case 6: v = i == 31 ? NAN : v; break;
+            case 7: v = i == 0 ? -NAN : i == 1 ? -INFINITY : v; break;
+            case 8: v *= 1e7f; break; /* beyond the largest scale */
+            case 9: v = i == 20 ? -3e38f : v; break;
+            case 10: v = i == 3 ? 127.0f : (float)(i % 7) + 0.5f; break; /* exact ties */
+            case 11: v = i == 5 ? 127.0f * 65504.0f : v * 1e6f; break;
+            case 12: v = i == 5 ? -127.0f * 65530.0f : v * 1e6f; break; /* its half would be infinity */
+            default: break;
+            }
+            x[32 * b + (size_t)i] = v;
+        }
+}
+
+/* Written from the comment in vector.h. */
+static void shrink_by_definition(const float *x, uint8_t *block)
+{
+    float most = 0;
+    bool finite = true;
+    for (int i = 0; i < 32; i++) {
+        finite = finite && isfinite(x[i]);
+        most = fmaxf(most, fabsf(x[i]));
+    }
+    uint16_t half = dse_f32_to_f16(fminf(most / 127.0f, 65504.0f));
+    float scale = dse_f16_to_f32(half);
+    if (!finite) half = 0x7e00;
+    memcpy(block, &half, 2);
+    for (int i = 0; i < 32; i++) {
+        float value = finite && scale > 0 ? rintf(x[i] / scale) : 0;
+        block[2 + i] = (uint8_t)(int8_t)fmaxf(-127, fminf(value, 127));
+    }
+}
+
+static void every_variant_shrinks_blocks_of_32_as_defined(void **state)
+{
+    enum { BLOCKS = 37 };
+    struct random random = {10};
+    static float x[BLOCKS * 32];
+    static uint8_t want[BLOCKS * 34], got[BLOCKS * 34 + 1];
+    int variants = 0;
+    for (int round = 0; round < 50; round++) {
+        fill_blocks(&random, x, BLOCKS);
+        for (size_t b = 0; b < BLOCKS; b++)
+            shrink_by_definition(x + 32 * b, want + 34 * b);
+        for (size_t k = 0; k < dse_kernel_count(); k++) {
+            const struct dse_kernel *kernel = dse_kernel_at(k);
+            if (strcmp(kernel->op, "shrink") != 0 || !dse_kernel_usable(kernel)) continue;
+            variants++;
+            for (size_t n = 1; n <= BLOCKS; n++) {
+                memset(got, 0x55, sizeof got);
+                ((dse_shrink_fn *)kernel->function)(x, n * 32, got);
+                for (size_t i = 0; i < 34 * n; i++)
+                    if (got[i] != want[i])
+                        fail_msg("%s: byte %zu of block %zu is %02x, not %02x", kernel->isa, i % 34, i / 34, got[i],
+                                 want[i]);
+                assert_int_equal(got[34 * n], 0x55);
+            }
+        }
+    }
+    assert_true(variants >= 50);
+}
+
+static void what_a_block_cannot_hold_becomes_its_largest_value(void **state)
+{
+    struct dse_vector_ops ops;
+    dse_vector_ops_pick(&ops);
+    float x[32] = {3e38f, -3e38f, 127.0f * 65504.0f, 65504.0f, -131008.0f, 1e7f}, back[32];
+    const float want[32] = {8319008.0f, -8319008.0f, 8319008.0f, 65504.0f, -131008.0f, 8319008.0f};
+    uint8_t block[34];
+    ops.shrink(x, 32, block);
+    ops.expand(block, 32, back);
+    assert_same_bits(back, want, 32, "beyond the largest scale");
+    x[31] = INFINITY;
+    ops.shrink(x, 32, block);
+    ops.expand(block, 32, back);
+    for (int i = 0; i < 32; i++)
+        assert_true(isnan(back[i]));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -276,6 +366,8 @@ int main(void)
         cmocka_unit_test(softmax_is_close_to_f64_and_zero_beyond_n),
         cmocka_unit_test(half_precision_equals_the_reference_conversion),
         cmocka_unit_test(blocks_of_32_expand_as_the_type_decodes),
+        cmocka_unit_test(every_variant_shrinks_blocks_of_32_as_defined),
+        cmocka_unit_test(what_a_block_cannot_hold_becomes_its_largest_value),
         cmocka_unit_test(attention_product_variants_equal_scalar),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

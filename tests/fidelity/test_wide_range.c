@@ -173,6 +173,29 @@ static void weights_64_times_as_large_stay_finite_and_choose_the_same_token(void
     }
 }
 
+/* Latents as large as f32 nearly allows, far beyond what a q8_0 block's scale reaches: cut off, not NaN. The small values
+ * beside them round to nothing, so no more than finite numbers can be asked for. */
+static void latents_beyond_a_q8_0_block_are_cut_off(void **state)
+{
+    (void)state;
+    static const struct scaling rules[] = {{"kv_a_layernorm", 24}, {"kv_b_proj", -24}};
+    const struct dse_model_options options = {.n_threads = 2, .kv_cache = DSE_KV_CACHE_Q8_0};
+    char *folder = scaled_model_write("deepseek_v3", RULES(rules));
+    struct dse_model *model = NULL;
+    struct dse_error error = {0};
+    if (dse_model_open(folder, &options, &model, &error) != DSE_OK) fail_msg("%s", error.message);
+    struct reference *reference = reference_open("deepseek_v3/reference.safetensors");
+    struct dse_model_info info;
+    int n_ids;
+    const int32_t *ids = reference_i32(reference, 2, "ids", &n_ids);
+    dse_model_get_info(model, &info);
+    free(finite_logits(model, "deepseek_v3 q8_0", ids, n_ids, info.n_vocab));
+    reference_close(reference);
+    dse_model_unref(model);
+    scaled_model_remove(folder);
+    free(folder);
+}
+
 /* One rotated key in twenty beyond what f16 holds. Cut off at 65504 they are wrong, but infinite ones made every logit NaN. */
 static void keys_beyond_half_precision_are_cut_off(void **state)
 {
@@ -198,6 +221,7 @@ int main(void)
         cmocka_unit_test(scales_that_cancel_leave_the_logits_as_they_were),
         cmocka_unit_test(weights_64_times_as_large_stay_finite_and_choose_the_same_token),
         cmocka_unit_test(keys_beyond_half_precision_are_cut_off),
+        cmocka_unit_test(latents_beyond_a_q8_0_block_are_cut_off),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

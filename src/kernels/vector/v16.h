@@ -49,6 +49,11 @@ DSE_INLINE void v16_store_f16(uint16_t *p, v16 a)
 {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
+/* The low 8 bits of every lane. */
+DSE_INLINE void v16_store_low8(uint8_t *p, v16 a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(_mm512_castps_si512(a)));
+}
 DSE_INLINE v16 v16_add(v16 a, v16 b)
 {
     return _mm512_add_ps(a, b);
@@ -126,6 +131,14 @@ DSE_INLINE void v16_store_f16(uint16_t *p, v16 a)
 {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
+}
+DSE_INLINE void v16_store_low8(uint8_t *p, v16 a)
+{
+    const __m256i low = _mm256_set1_epi32(0xff);
+    __m256i lo = _mm256_and_si256(_mm256_castps_si256(a.lo), low),
+            hi = _mm256_and_si256(_mm256_castps_si256(a.hi), low);
+    __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(lo, hi), 0xd8); /* undoes the halves of the pack */
+    _mm_storeu_si128((__m128i *)p, _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 DSE_INLINE v16 v16_add(v16 a, v16 b)
 {
@@ -208,6 +221,13 @@ DSE_INLINE void v16_store_f16(uint16_t *p, v16 a)
     for (int i = 0; i < 16; i++)
         p[i] = dse_f32_to_f16(a.f[i]);
 }
+DSE_INLINE void v16_store_low8(uint8_t *p, v16 a)
+{
+    uint32_t bits[16];
+    memcpy(bits, a.f, sizeof bits);
+    for (int i = 0; i < 16; i++)
+        p[i] = (uint8_t)bits[i];
+}
 DSE_INLINE v16 v16_add(v16 a, v16 b)
 {
     V16_LANES(a.f[i] + b.f[i]);
@@ -275,12 +295,15 @@ DSE_INLINE float v16_largest(v16 a)
     return lane[0];
 }
 
+/* Adding it to |x| < 2^22 rounds x to the nearest integer, ties to even, and leaves the integer in the low mantissa bits:
+ * no conversion instruction is involved. */
+#define V16_MAGIC 12582912.0f /* 1.5 * 2^23 */
+
 /* e^x. Below -87 the result is exactly 0, above 88 it stays at e^88; NaN stays NaN. Relative error below 2e-7.
- * x = n ln 2 + r, |r| <= ln 2 / 2; e^r by a polynomial that is exact at 0; n through the rounding of a large constant, so
- * that no conversion instruction is involved. */
+ * x = n ln 2 + r, |r| <= ln 2 / 2; e^r by a polynomial that is exact at 0. */
 DSE_INLINE v16 v16_exp(v16 x)
 {
-    const v16 magic = v16_set1(12582912.0f); /* 1.5 * 2^23: adding it rounds to the nearest integer */
+    const v16 magic = v16_set1(V16_MAGIC);
     v16 c = v16_min(v16_set1(88.0f), v16_max(v16_set1(-87.0f), x));
     v16 t = v16_fma(c, v16_set1(0x1.715476p+0f), magic);
     v16 n = v16_sub(t, magic);

@@ -12,4 +12,5 @@ void dse_vector_ops_pick(struct dse_vector_ops *ops)
     ops->narrow = (dse_narrow_fn *)dse_kernel_pick("narrow", "f16")->function;
     ops->widen = (dse_widen_fn *)dse_kernel_pick("widen", "f16")->function;
     ops->expand = (dse_expand_fn *)dse_kernel_pick("expand", "q8")->function;
+    ops->shrink = (dse_shrink_fn *)dse_kernel_pick("shrink", "q8")->function;
 }
