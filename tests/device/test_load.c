@@ -693,6 +693,47 @@ static void transposed_heads_become_16_bit_floats(void **state)
     }
 }
 
+/* The scale of one block decides: the last of the K part, or one of the V part, which keeps its blocks. */
+static void blocks_beyond_half_precision_are_transposed_as_f32(void **state)
+{
+    static const struct {
+        enum dse_type type;
+        int cols, row;
+        float scale;
+        uint8_t quant; /* every byte behind the scale */
+        enum dse_layout expected;
+    } blocks[] = {
+        {DSE_TYPE_Q8_0, 64, 44 * 4 + 23, 655.0f, 100, DSE_LAYOUT_F16},
+        {DSE_TYPE_Q8_0, 64, 44 * 4 + 23, 656.0f, 100, DSE_LAYOUT_F32},
+        {DSE_TYPE_Q8_0, 64, 44 * 4 + 23, -65504.0f, 0x81, DSE_LAYOUT_F32},
+        {DSE_TYPE_Q8_0, 64, 44 * 4 + 24, 65504.0f, 100, DSE_LAYOUT_F16},
+        {DSE_TYPE_Q8_0, 288, 44 * 4 + 23, 656.0f, 100, DSE_LAYOUT_F32},
+        {DSE_TYPE_Q4_0, 96, 44 * 4 + 23, 9000.0f, 0, DSE_LAYOUT_F32},
+        {DSE_TYPE_Q4_K, 256, 44 * 4 + 23, 1000.0f, 0x77, DSE_LAYOUT_F32},
+        {DSE_TYPE_F16, 40, 44 * 4 + 23, 65504.0f, 0x77, DSE_LAYOUT_F16},
+    };
+    struct place *place = *state;
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+        struct latent_model model;
+        const struct latent_case c = {blocks[i].type, true, blocks[i].cols, 24, 20, 0};
+        latent_init(&model, &c, place->model_path);
+        const struct dse_tensor *joined = model.layers[1].kv_b.joined;
+        const size_t bytes = (size_t)dse_type_info((uint32_t)c.type)->block_bytes;
+        const size_t end = joined->bytes / joined->shape[0] * (size_t)(blocks[i].row + 1);
+        uint8_t *block = (uint8_t *)joined->data + end - bytes; /* the last one of its row */
+        const uint16_t half = dse_f32_to_f16(blocks[i].scale);
+        memcpy(block, &half, sizeof half);
+        memset(block + 2, blocks[i].quant, bytes - 2);
+        struct dse_device_weights weights = load_latent(place->device, &model, false, NULL);
+        assert_int_equal(weights.layers[0].k_b.head.layout, DSE_LAYOUT_F16);
+        assert_int_equal(weights.layers[1].k_b.head.layout, blocks[i].expected);
+        assert_int_equal(weights.layers[1].v_b.head.layout, dse_matrix_layout(c.type, (size_t)c.cols, false));
+        check_heads(&weights.layers[1].k_b, joined, 44, 0, 24, true);
+        unload(place, &weights);
+        latent_deinit(&model);
+    }
+}
+
 /* Too large for f16, too small for it, too large for the FP8 layout. */
 static void fp8_scales_that_a_layout_cannot_follow_mean_f32(void **state)
 {
@@ -925,6 +966,7 @@ int main(void)
         CASE(load_without_cache_refuses_more_than_there_is_with_both_numbers),
         CASE(matrices_whole_per_head_and_transposed_hold_the_values_of_the_file),
         CASE(transposed_heads_become_16_bit_floats),
+        CASE(blocks_beyond_half_precision_are_transposed_as_f32),
         CASE(fp8_scales_that_a_layout_cannot_follow_mean_f32),
         CASE(packed_bytes_do_not_depend_on_threads_or_the_cache),
         CASE(load_with_experts_reports_lack_of_memory_at_every_allocation),
