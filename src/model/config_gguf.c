@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "model/config_internal.h"
+#include "model/weights_internal.h"
 
 struct reader {
     const struct dse_gguf *gguf;
@@ -223,17 +224,6 @@ static void read_experts(struct reader *r, struct dse_config *config)
     read_groups(r, config);
 }
 
-static bool has_mtp(const struct reader *r, int layer)
-{
-    static const char *const names[] = {"eh_proj", "enorm", "hnorm", "shared_head_norm"};
-    char name[96];
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(name, sizeof name, "blk.%d.nextn.%s.weight", layer, names[i]);
-        if (dse_gguf_tensor(r->gguf, name) != NULL) return true;
-    }
-    return false;
-}
-
 /* block_count includes the prediction layers; only their tensors tell whether they were kept. */
 static void read_mtp(struct reader *r, struct dse_config *config)
 {
@@ -252,9 +242,9 @@ static void read_mtp(struct reader *r, struct dse_config *config)
     snprintf(last, sizeof last, "blk.%d.attn_norm.weight", all - 1);
     bool ordinary = dse_gguf_tensor(r->gguf, last) != NULL;
     for (int i = all - n; i < all; i++)
-        if (has_mtp(r, i)) ordinary = false;
-    if (!has_mtp(r, all) && !ordinary) config->n_layers = all - n;
-    if (has_mtp(r, config->n_layers)) config->n_mtp_layers = n;
+        if (dse_weights_has_mtp(r->gguf, NULL, i)) ordinary = false;
+    if (!dse_weights_has_mtp(r->gguf, NULL, all) && !ordinary) config->n_layers = all - n;
+    if (dse_weights_has_mtp(r->gguf, NULL, config->n_layers)) config->n_mtp_layers = n;
 }
 
 static void read_deepseek(struct reader *r, struct dse_config *config)

@@ -77,7 +77,7 @@ static enum dse_status take_tensors(struct dse_model_file *file, struct dse_erro
     /* GGUF has no key for biases: llama conversions of models with attention_bias just carry them. */
     if (file->gguf != NULL && config->latent.kv_rank == 0 && dse_weights_find(file, "blk.0.attn_q.bias") != NULL)
         config->qkv_bias = true;
-    if (!dse_weights_has_mtp(file)) config->n_mtp_layers = 0;
+    if (!dse_weights_has_mtp(file->gguf, file->safetensors, config->n_layers)) config->n_mtp_layers = 0;
     int n = config->n_layers + config->n_mtp_layers;
     file->layers = dse_calloc(DSE_MEM_MODEL, (size_t)n, sizeof *file->layers);
     if (file->layers == NULL) return dse_fail_memory(err, (size_t)n * sizeof *file->layers, "layers");

@@ -17,8 +17,8 @@ DSE_MUST_CHECK enum dse_status dse_weights_take_experts(struct dse_model_file *f
 /* "blk.LAYER.GGUF" or "model.layers.LAYER.HUGGING_FACE" */
 void dse_weights_layer_name(const struct dse_model_file *file, int layer, const char *gguf, const char *hugging_face,
                             char name[96]);
-/* The file has the first prediction layer that its configuration names. */
-bool dse_weights_has_mtp(const struct dse_model_file *file);
+/* The file, which is one of the two, has a tensor of this layer that only prediction layers have. */
+bool dse_weights_has_mtp(const struct dse_gguf *gguf, const struct dse_safetensors *safetensors, int layer);
 /* Folders: gives every FP8 matrix its block_scales. */
 DSE_MUST_CHECK enum dse_status dse_weights_attach_scales(struct dse_model_file *file, struct dse_error *err);
 

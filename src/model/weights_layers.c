@@ -162,13 +162,18 @@ const struct dse_tensor *dse_weights_find(const struct dse_model_file *file, con
     return file->gguf != NULL ? dse_gguf_tensor(file->gguf, name) : dse_safetensors_tensor(file->safetensors, name);
 }
 
-void dse_weights_layer_name(const struct dse_model_file *file, int layer, const char *gguf, const char *hugging_face,
-                            char name[96])
+static void layer_name(bool is_gguf, int layer, const char *gguf, const char *hugging_face, char name[96])
 {
-    if (file->gguf != NULL)
+    if (is_gguf)
         snprintf(name, 96, "blk.%d.%s", layer, gguf);
     else
         snprintf(name, 96, "model.layers.%d.%s", layer, hugging_face);
+}
+
+void dse_weights_layer_name(const struct dse_model_file *file, int layer, const char *gguf, const char *hugging_face,
+                            char name[96])
+{
+    layer_name(file->gguf != NULL, layer, gguf, hugging_face, name);
 }
 
 static const struct dse_tensor *find_in_layer(const struct dse_model_file *file, int layer, const char *gguf,
@@ -179,12 +184,14 @@ static const struct dse_tensor *find_in_layer(const struct dse_model_file *file,
     return dse_weights_find(file, name);
 }
 
-bool dse_weights_has_mtp(const struct dse_model_file *file)
+bool dse_weights_has_mtp(const struct dse_gguf *gguf, const struct dse_safetensors *safetensors, int layer)
 {
-    if (file->config.n_mtp_layers == 0) return false;
+    char name[96];
     for (size_t i = 0; i < N_LAYER_ROWS; i++) {
         const struct layer_row *row = &layer_rows[i];
-        if (row->need == MTP && find_in_layer(file, file->config.n_layers, row->gguf, row->hugging_face) != NULL)
+        if (row->need != MTP) continue;
+        layer_name(gguf != NULL, layer, row->gguf, row->hugging_face, name);
+        if (gguf != NULL ? dse_gguf_tensor(gguf, name) != NULL : dse_safetensors_tensor(safetensors, name) != NULL)
             return true;
     }
     return false;
