@@ -56,12 +56,9 @@ struct cpu_moe {
     void *hidden_s8, *shared_s8; /* their s8 form */
 };
 
-/* Rows whose index keys are made in one pass. */
-#define CPU_INDEX_ROWS 128
-
 /* Indexer; Hi heads of di values. */
 struct cpu_index {
-    size_t max_rows;               /* of a pass */
+    size_t max_rows;               /* of a pass, at most DSE_LATENT_ROWS */
     float *keys, *weights;         /* [max_rows][di], [max_rows][Hi] */
     float *queries;                /* [max_rows][Hi*di] */
     size_t n_slots, *n_candidates; /* [n_slots] */
@@ -127,14 +124,15 @@ void dse_cpu_route(struct dse_device *device, const struct dse_config *config, c
 void dse_cpu_moe(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
                  const struct dse_routes *routes, int n_rows, float *x);
 
-/* cpu_rope.c. begin comes first in an op that asks for angles; then threads may ask for different rows m. */
+/* cpu_rope.c. begin comes first in an op that asks for angles; then threads may ask for different rows m of the op's rows.
+ */
 struct cpu_angles {
     const float *cosine, *sine; /* [pairs], both times the rope factor */
     size_t pairs;
 };
 void dse_cpu_angles_begin(struct cpu_state *state, const struct dse_device_weights *weights);
-struct cpu_angles dse_cpu_angles(struct cpu_state *state, const struct dse_device_weights *weights, size_t m,
-                                 int32_t position);
+struct cpu_angles dse_cpu_angles(struct cpu_state *state, const struct dse_device_weights *weights,
+                                 const struct dse_rows *rows, size_t m);
 void dse_cpu_rotate(float *head, const struct cpu_angles *angles, enum dse_rope_pairs kind);
 /* A key as column `slot` of an area [n][32 tokens]: f32, or f16 for every other type. */
 void dse_cpu_store_column(const struct cpu_state *state, enum dse_kv_type type, const float *key, size_t n,

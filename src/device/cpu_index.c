@@ -66,7 +66,7 @@ static void run_prepare(void *context, int thread, int n_threads)
     dse_split(job->n, DSE_KV_BLOCK_TOKENS, thread, n_threads, &begin, &end);
     for (size_t m = begin; m < end; m++) {
         size_t row = job->first + m;
-        const struct cpu_angles angles = dse_cpu_angles(job->state, job->weights, row, job->rows->positions[row]);
+        const struct cpu_angles angles = dse_cpu_angles(job->state, job->weights, job->rows, row);
         float *key = index->keys + m * dim;
         layer_norm(key, layer->index_k_norm, layer->index_k_norm_bias, dim);
         dse_cpu_rotate(key, &angles, DSE_ROPE_HALF);

@@ -89,7 +89,7 @@ static void run_store(void *context, int thread, int n_threads)
     float *key = job->state->threads[thread].k_head;
     dse_split((size_t)job->rows->n_rows, 1, thread, n_threads, &begin, &end);
     for (size_t m = begin; m < end; m++) {
-        const struct cpu_angles angles = dse_cpu_angles(job->state, job->weights, m, job->rows->positions[m]);
+        const struct cpu_angles angles = dse_cpu_angles(job->state, job->weights, job->rows, m);
         const float *ck = job->ck + m * (latent + rope);
         for (size_t h = 0; h < heads; h++)
             dse_cpu_rotate(job->q + (m * heads + h + 1) * d - rope, &angles, config->rope.pairs);

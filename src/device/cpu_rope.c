@@ -27,18 +27,19 @@ void dse_cpu_angles_begin(struct cpu_state *state, const struct dse_device_weigh
     state->angle_frequencies = weights->rope_frequencies;
 }
 
-struct cpu_angles dse_cpu_angles(struct cpu_state *state, const struct dse_device_weights *weights, size_t m,
-                                 int32_t position)
+struct cpu_angles dse_cpu_angles(struct cpu_state *state, const struct dse_device_weights *weights,
+                                 const struct dse_rows *rows, size_t m)
 {
-    size_t pairs = (size_t)weights->config->rope.dimensions / 2;
-    float *cosine = state->cosines + m * pairs, *sine = state->sines + m * pairs;
-    if (state->angle_positions[m] != position) {
+    size_t pairs = (size_t)weights->config->rope.dimensions / 2, at = (size_t)rows->first + m;
+    float *cosine = state->cosines + at * pairs, *sine = state->sines + at * pairs;
+    const int32_t position = rows->positions[m];
+    if (state->angle_positions[at] != position) {
         for (size_t i = 0; i < pairs; i++) {
             float angle = (float)position * weights->rope_frequencies[i];
             cosine[i] = (float)cos((double)angle) * weights->rope_factor;
             sine[i] = (float)sin((double)angle) * weights->rope_factor;
         }
-        state->angle_positions[m] = position;
+        state->angle_positions[at] = position;
     }
     return (struct cpu_angles){cosine, sine, pairs};
 }
@@ -105,7 +106,7 @@ static void run_rope(void *context, int thread, int n_threads)
     float *key = job->state->threads[thread].k_head;
     dse_split((size_t)job->rows->n_rows, DSE_KV_BLOCK_TOKENS, thread, n_threads, &begin, &end);
     for (size_t m = begin; m < end; m++) {
-        const struct cpu_angles angles = dse_cpu_angles(job->state, job->weights, m, job->rows->positions[m]);
+        const struct cpu_angles angles = dse_cpu_angles(job->state, job->weights, job->rows, m);
         for (int h = 0; h < config->n_heads; h++) {
             float *q = job->q + (m * (size_t)config->n_heads + (size_t)h) * d;
             if (layer->q_norm != NULL) vector->rmsnorm(q, layer->q_norm, d, config->rms_eps, q);

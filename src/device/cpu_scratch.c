@@ -97,7 +97,7 @@ static void carve_index(struct carver *carver, struct cpu_index *index, const st
 {
     const size_t heads = (size_t)config->n_heads, dim = (size_t)config->head_dim;
     if (heads == 0) return;
-    index->max_rows = rows < CPU_INDEX_ROWS ? rows : CPU_INDEX_ROWS;
+    index->max_rows = rows < DSE_LATENT_ROWS ? rows : DSE_LATENT_ROWS;
     /* at least 16, so that rows share the two meetings of all threads */
     index->n_slots = n_threads < 8 ? 16 : 2 * (size_t)n_threads;
     index->keys = carve(carver, index->max_rows, dim * sizeof(float));

@@ -91,7 +91,11 @@ struct dse_rows {
     const int32_t *tokens;        /* [n_rows] */
     const int32_t *positions;     /* [n_rows] */
     const struct dse_kv_view *kv; /* [n_rows] view of the row's sequence */
+    int first;                    /* of a part of the batch: the number of its row 0 in the batch */
 };
+
+/* Rows whose absorbed queries and chosen keys exist at once: latent attention takes a larger batch in parts. */
+#define DSE_LATENT_ROWS 128
 
 struct dse_device;
 

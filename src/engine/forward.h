@@ -9,9 +9,6 @@
 #include "device/device.h"
 #include "engine/model.h"
 
-/* Rows whose absorbed queries exist at once. */
-#define DSE_LATENT_ROWS 128
-
 struct dse_forward {
     struct dse_model *model; /* borrowed */
     int max_rows, max_out;

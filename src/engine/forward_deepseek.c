@@ -11,7 +11,7 @@
 
 static struct dse_rows slice(const struct dse_rows *rows, int first, int n)
 {
-    return (struct dse_rows){n, rows->tokens + first, rows->positions + first, rows->kv + first};
+    return (struct dse_rows){n, rows->tokens + first, rows->positions + first, rows->kv + first, first};
 }
 
 /* x [n, D] += attention with one key and value per kv head in the cache */

@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "device/cpu.h"
 #include "device_data.h"
 #include "quant/types.h"
 
@@ -209,8 +210,17 @@ static void run(struct dse_device *device, const struct scene *scene, int begin,
     ops->latent_store(device, &scene->weights, LAYER, &scene->kv.layout, &rows, q, ck);
     if (choice != NULL) {
         own = (struct dse_key_choice){choice->top_k, choice->keys + (size_t)begin * (size_t)choice->top_k};
-        ops->index_keys(device, &scene->weights, LAYER, &scene->kv.layout, &rows, scene->x + (size_t)begin * EMBD,
-                        q_latent, &own);
+        for (int first = 0; first < rows.n_rows; first += DSE_LATENT_ROWS) {
+            const int left = rows.n_rows - first;
+            const struct dse_rows part = {.n_rows = left < DSE_LATENT_ROWS ? left : DSE_LATENT_ROWS,
+                                          .positions = rows.positions + first,
+                                          .kv = rows.kv + first,
+                                          .first = first};
+            struct dse_key_choice keys = {choice->top_k, own.keys + (size_t)first * (size_t)choice->top_k};
+            ops->index_keys(device, &scene->weights, LAYER, &scene->kv.layout, &part,
+                            scene->x + (size_t)(begin + first) * EMBD, q_latent + (size_t)first * (size_t)s->q_rank,
+                            &keys);
+        }
     }
     ops->head_project(device, &layer->k_b, q, d, (int)n, absorbed);
     ops->latent_attention(device, &scene->config, LAYER, &scene->kv.layout, &rows, q, absorbed,
@@ -784,6 +794,9 @@ static void the_indexer_takes_the_keys_with_the_largest_scores(void **state)
         }
         struct dse_device *device = open_device(&scene, 2);
         run(device, &scene, 0, LENGTH, &choice, scene.out);
+        /* the angles are those of the whole batch still: the next layer need not compute them again */
+        for (int m = 0; m < LENGTH; m++)
+            assert_int_equal(((const struct cpu_state *)device->state)->angle_positions[m], m);
         for (int m = 0; m < LENGTH; m += m < 30 ? 1 : 45) {
             check_choice(&scene, m, keys + m * TOP_K, kind == 0 ? 1e-5 : 1e-2);
             check_row(&scene, e, 0, m, keys + m * TOP_K, m < TOP_K ? m + 1 : TOP_K);
