@@ -4,30 +4,87 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/counters.h"
 #include "engine_support.h"
+#include "quantized.h"
 #include "reference.h"
 
 #define PROMPT_TOKENS 150
 
-static const struct {
-    const char *path;
-    enum dse_compute compute;
-} models[] = {
-    {"llama_linear", DSE_COMPUTE_AUTO},
-    {"gguf/llama_llama3.q4_k_m.gguf", DSE_COMPUTE_AUTO},
-    {"gguf/llama_llama3.q4_k_m.gguf", DSE_COMPUTE_F32},
-    {"qwen3_yarn", DSE_COMPUTE_AUTO},
-    {"qwen2_bias", DSE_COMPUTE_AUTO},
-    {"deepseek_v2", DSE_COMPUTE_AUTO},
-    {"deepseek_v3_fp8", DSE_COMPUTE_AUTO},
-    {"deepseek_v32", DSE_COMPUTE_AUTO},
-    {"variants/v3_fp8_edges", DSE_COMPUTE_AUTO},
-    {"variants/v32_odd", DSE_COMPUTE_AUTO},
+struct model_case {
+    const char *path;            /* NULL: a written one, */
+    enum dse_type gate_up, down; /* with experts of these types */
+    struct dse_model_options options;
 };
+static const struct model_case models[] = {
+    {.path = "llama_linear"},
+    {.path = "gguf/llama_llama3.q4_k_m.gguf"},
+    {.path = "gguf/llama_llama3.q4_k_m.gguf", .options = {.compute = DSE_COMPUTE_F32}},
+    {.path = "qwen3_yarn"},
+    {.path = "qwen2_bias"},
+    {.path = "deepseek_v1_moe"},
+    {.path = "deepseek_v2"},
+    {.path = "deepseek_v2", .options = {.kv_cache = DSE_KV_CACHE_Q8_0}},
+    {.path = "gguf/deepseek_v3.gguf"},
+    {.path = "deepseek_v3_fp8"},
+    {.path = "deepseek_v32"},
+    {.path = "deepseek_v32", .options = {.kv_cache = DSE_KV_CACHE_Q8_0}},
+    {.path = "variants/v1_gqa"},
+    {.path = "variants/v3_fp8_edges"},
+    {.path = "variants/v32_odd"},
+    {.gate_up = DSE_TYPE_Q4_K, .down = DSE_TYPE_Q6_K},
+    {.gate_up = DSE_TYPE_Q8_0, .down = DSE_TYPE_Q8_0},
+    {.gate_up = DSE_TYPE_Q4_0, .down = DSE_TYPE_Q4_K, .options = {.kv_cache = DSE_KV_CACHE_Q8_0}},
+};
+enum { N_MODELS = sizeof models / sizeof *models };
+
+static char folder[] = "/tmp/dse-invariance-XXXXXX";
+static char *written[N_MODELS]; /* paths */
+
+static int write_models(void **state)
+{
+    (void)state;
+    if (mkdtemp(folder) == NULL) return -1;
+    for (int m = 0; m < N_MODELS; m++)
+        if (models[m].path == NULL) written[m] = quantized_model_write(folder, models[m].gate_up, models[m].down);
+    return 0;
+}
+
+static int remove_models(void **state)
+{
+    (void)state;
+    for (int m = 0; m < N_MODELS; m++) {
+        if (written[m] != NULL) (void)unlink(written[m]);
+        free(written[m]);
+    }
+    return rmdir(folder);
+}
+
+static const char *name_of(int m)
+{
+    return written[m] != NULL ? written[m] : models[m].path;
+}
+
+static struct dse_model *open_case(int m, struct dse_model_options options)
+{
+    struct dse_model *model = NULL;
+    struct dse_error error = {0};
+    const char *path = written[m] != NULL ? written[m] : reference_path(models[m].path);
+    if (dse_model_open(path, &options, &model, &error) != DSE_OK) fail_msg("%s: %s", path, error.message);
+    return model;
+}
+
+static struct dse_model *open_with_threads(int m, int n_threads)
+{
+    struct dse_model_options options = models[m].options;
+    options.n_threads = n_threads;
+    return open_case(m, options);
+}
 
 static uint64_t hash_bytes(const void *data, size_t bytes)
 {
@@ -38,17 +95,24 @@ static uint64_t hash_bytes(const void *data, size_t bytes)
     return hash;
 }
 
-static uint64_t logits_hash(struct dse_model *model, int chunk)
+static float *logits_of(struct dse_model *model, int chunk, size_t *count)
 {
     struct dse_model_info info;
     struct dse_error error = {0};
     int32_t ids[PROMPT_TOKENS];
     dse_model_get_info(model, &info);
     fill_prompt(ids, PROMPT_TOKENS, info.n_vocab, 3);
-    size_t count = PROMPT_TOKENS * (size_t)info.n_vocab;
-    float *logits = calloc(count, sizeof *logits);
+    *count = PROMPT_TOKENS * (size_t)info.n_vocab;
+    float *logits = calloc(*count, sizeof *logits);
     assert_non_null(logits);
     if (dse_eval_logits(model, ids, PROMPT_TOKENS, chunk, logits, &error) != DSE_OK) fail_msg("%s", error.message);
+    return logits;
+}
+
+static uint64_t logits_hash(struct dse_model *model, int chunk)
+{
+    size_t count;
+    float *logits = logits_of(model, chunk, &count);
     uint64_t hash = hash_bytes(logits, count * sizeof *logits);
     free(logits);
     return hash;
@@ -58,18 +122,43 @@ static void logits_do_not_depend_on_chunk_size_or_threads(void **state)
 {
     (void)state;
     static const int chunks[] = {1, 7, 32, 512};
-    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+    for (int m = 0; m < N_MODELS; m++) {
         uint64_t expected = 0;
         for (int threads = 1; threads <= 3; threads++) {
-            struct dse_model *model = open_reference(models[m].path, models[m].compute, threads);
+            struct dse_model *model = open_with_threads(m, threads);
             for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
                 uint64_t hash = logits_hash(model, chunks[c]);
                 if (expected == 0) expected = hash;
                 if (hash != expected)
-                    fail_msg("%s: other logits with %d threads and chunks of %d", models[m].path, threads, chunks[c]);
+                    fail_msg("%s: other logits with %d threads and chunks of %d", name_of(m), threads, chunks[c]);
             }
             dse_model_unref(model);
         }
+    }
+}
+
+/* The same wrong number in every batch would be no invariance worth having. */
+static void logits_of_quantized_experts_are_close_to_those_of_their_decoded_weights(void **state)
+{
+    (void)state;
+    for (int m = 0; m < N_MODELS; m++) {
+        if (written[m] == NULL) continue;
+        struct dse_model *usual = open_with_threads(m, 2);
+        struct dse_model *exact = open_case(m, (struct dse_model_options){.n_threads = 2, .compute = DSE_COMPUTE_F32});
+        size_t count;
+        float *a = logits_of(usual, 32, &count), *b = logits_of(exact, 32, &count);
+        double dot = 0, aa = 0, bb = 0;
+        for (size_t i = 0; i < count; i++) {
+            dot += (double)a[i] * (double)b[i];
+            aa += (double)a[i] * (double)a[i];
+            bb += (double)b[i] * (double)b[i];
+        }
+        print_message("%s: cosine %.5f, deviation %.2f\n", name_of(m), dot / sqrt(aa * bb), sqrt(bb / (double)count));
+        if (!(dot / sqrt(aa * bb) >= 0.98)) fail_msg("%s: cosine %g", name_of(m), dot / sqrt(aa * bb));
+        free(a);
+        free(b);
+        dse_model_unref(usual);
+        dse_model_unref(exact);
     }
 }
 
@@ -90,8 +179,8 @@ static void generated_tokens_do_not_depend_on_load(void **state)
 {
     (void)state;
     static const int chunks[] = {512, 1, 37};
-    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
-        struct dse_model *model = open_reference(models[m].path, models[m].compute, 2);
+    for (int m = 0; m < N_MODELS; m++) {
+        struct dse_model *model = open_with_threads(m, 2);
         struct dse_model_info info;
         int32_t prompt[PROMPT_TOKENS], others[5][PROMPT_TOKENS];
         struct run *alone = NULL;
@@ -112,7 +201,7 @@ static void generated_tokens_do_not_depend_on_load(void **state)
                 run_submit(crowd[i], engine, sampled_request(others[i], 1 + i * 29, 20 + i * 11, (uint64_t)i));
             }
             run_wait(run);
-            if (!runs_equal(run, alone)) fail_msg("%s: other tokens under load, chunk %d", models[m].path, chunks[c]);
+            if (!runs_equal(run, alone)) fail_msg("%s: other tokens under load, chunk %d", name_of(m), chunks[c]);
             for (int i = 0; i < 5; i++) {
                 run_wait(crowd[i]);
                 run_free(crowd[i]);
@@ -194,9 +283,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_do_not_depend_on_chunk_size_or_threads),
+        cmocka_unit_test(logits_of_quantized_experts_are_close_to_those_of_their_decoded_weights),
         cmocka_unit_test(generated_tokens_do_not_depend_on_load),
         cmocka_unit_test(tokens_survive_being_set_back_for_lack_of_memory),
         cmocka_unit_test(prompt_logprobs_equal_those_of_decoding),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, write_models, remove_models);
 }
