@@ -1,4 +1,5 @@
-/* `eval --logits`: logits of every position of a list of token ids, as safetensors. */
+/* `eval --logits`: logits of every position of a list of token ids, as safetensors; with --mtp the prediction layer's
+ * too. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,19 +70,67 @@ static enum dse_status check_output(const char *output, const char *ids, const s
     return DSE_OK;
 }
 
-/* Logits of a sound model are finite. The file is written nevertheless: it shows where they went wrong. */
-static enum dse_status check_finite(const float *logits, int n_ids, int n_vocab, const char *output,
-                                    struct dse_error *err)
+/* The output: one tensor, or two with the prediction layer's. */
+struct results {
+    struct dse_tensor tensors[2];
+    size_t n;
+};
+
+static enum dse_status add_result(struct results *results, const char *name, int rows, int n_vocab, float **logits,
+                                  struct dse_error *err)
 {
-    for (size_t i = 0; i < (size_t)n_ids * (size_t)n_vocab; i++) {
+    size_t count, bytes = 0;
+    if (!dse_mul_size((size_t)rows, (size_t)n_vocab, &count) || !dse_mul_size(count, sizeof(float), &bytes) ||
+        (*logits = dse_alloc(DSE_MEM_SCRATCH, bytes)) == NULL)
+        return dse_fail(err, DSE_ERR_NO_MEMORY, "no memory for %s of %d ids x %d; give fewer ids", name, rows, n_vocab);
+    results->tensors[results->n++] = (struct dse_tensor){.name = name,
+                                                         .type = DSE_TYPE_F32,
+                                                         .n_dims = 2,
+                                                         .shape = {(size_t)rows, (size_t)n_vocab, 1, 1},
+                                                         .data = *logits,
+                                                         .bytes = bytes};
+    return DSE_OK;
+}
+
+/* Logits of a sound model are finite. The file is written nevertheless: it shows where they went wrong. */
+static enum dse_status check_finite(const struct dse_tensor *tensor, const char *output, struct dse_error *err)
+{
+    const float *logits = tensor->data;
+    const size_t n_vocab = tensor->shape[1];
+    for (size_t i = 0; i < tensor->shape[0] * n_vocab; i++) {
         if (!isfinite(logits[i]))
-            return dse_fail(
-                err, DSE_ERR_INTERNAL,
-                "the logit of token %zu at position %zu is not finite: the model's weights are broken; %s was "
-                "written",
-                i % (size_t)n_vocab, i / (size_t)n_vocab, output);
+            return dse_fail(err, DSE_ERR_INTERNAL,
+                            "%s of token %zu at position %zu is not finite: the model's weights are broken; %s was "
+                            "written",
+                            tensor->name, i % n_vocab, i / n_vocab, output);
     }
     return DSE_OK;
+}
+
+static enum dse_status evaluate(const struct dse_options *options, struct dse_model *model, const int32_t *ids,
+                                int n_ids, const char *output, struct dse_error *err)
+{
+    const int chunk = (int)dse_opt_int(options, DSE_OPT_CHUNK);
+    const bool mtp = dse_opt_flag(options, DSE_OPT_MTP);
+    struct results results = {0};
+    struct dse_model_info info = {0};
+    float *logits = NULL, *mtp_logits = NULL;
+    dse_model_get_info(model, &info);
+    if (n_ids > info.context_length)
+        return dse_fail(err, DSE_ERR_TOO_LONG, "%d ids are more than the model's context of %lld tokens", n_ids,
+                        (long long)info.context_length);
+    if (mtp && n_ids < 2)
+        return dse_fail(err, DSE_ERR_INVALID, "--mtp needs at least 2 ids: it predicts the token after the next one");
+    enum dse_status status = add_result(&results, "logits", n_ids, info.n_vocab, &logits, err);
+    if (status == DSE_OK && mtp) status = add_result(&results, "mtp_logits", n_ids - 1, info.n_vocab, &mtp_logits, err);
+    if (status == DSE_OK) status = dse_eval_logits(model, ids, n_ids, chunk, logits, err);
+    if (status == DSE_OK && mtp) status = dse_eval_mtp_logits(model, ids, n_ids, chunk, mtp_logits, err);
+    if (status == DSE_OK) status = dse_safetensors_write(output, results.tensors, results.n, err);
+    for (size_t i = 0; status == DSE_OK && i < results.n; i++)
+        status = check_finite(&results.tensors[i], output, err);
+    dse_free(logits);
+    dse_free(mtp_logits);
+    return status;
 }
 
 enum dse_status dse_verb_eval(const struct dse_options *options, struct dse_error *err)
@@ -93,9 +142,7 @@ enum dse_status dse_verb_eval(const struct dse_options *options, struct dse_erro
         return dse_fail(err, DSE_ERR_INVALID, "eval needs --ids FILE and --output OUT.safetensors");
     struct dse_model *model = NULL;
     int32_t *ids = NULL;
-    float *logits = NULL;
     int n_ids = 0;
-    size_t count, bytes = 0;
     struct dse_model_info info = {0};
     enum dse_status status = check_output(output, ids_path, NULL, err);
     if (status == DSE_OK) status = dse_cli_model_open(options, dse_cli_model_name(options), &model, err);
@@ -103,29 +150,7 @@ enum dse_status dse_verb_eval(const struct dse_options *options, struct dse_erro
     dse_model_get_info(model, &info);
     status = check_output(output, ids_path, model, err);
     if (status == DSE_OK) status = read_ids(ids_path, info.n_vocab, &ids, &n_ids, err);
-    if (status == DSE_OK && n_ids > info.context_length) {
-        status = dse_fail(err, DSE_ERR_TOO_LONG, "%d ids are more than the model's context of %lld tokens", n_ids,
-                          (long long)info.context_length);
-    }
-    if (status == DSE_OK) {
-        if (!dse_mul_size((size_t)n_ids, (size_t)info.n_vocab, &count) || !dse_mul_size(count, sizeof(float), &bytes) ||
-            (logits = dse_alloc(DSE_MEM_SCRATCH, bytes)) == NULL)
-            status = dse_fail(err, DSE_ERR_NO_MEMORY, "no memory for logits of %d ids x %d; give fewer ids", n_ids,
-                              info.n_vocab);
-    }
-    if (status == DSE_OK)
-        status = dse_eval_logits(model, ids, n_ids, (int)dse_opt_int(options, DSE_OPT_CHUNK), logits, err);
-    if (status == DSE_OK) {
-        struct dse_tensor tensor = {.name = "logits",
-                                    .type = DSE_TYPE_F32,
-                                    .n_dims = 2,
-                                    .shape = {(size_t)n_ids, (size_t)info.n_vocab, 1, 1},
-                                    .data = logits,
-                                    .bytes = bytes};
-        status = dse_safetensors_write(output, &tensor, 1, err);
-        if (status == DSE_OK) status = check_finite(logits, n_ids, info.n_vocab, output, err);
-    }
-    dse_free(logits);
+    if (status == DSE_OK) status = evaluate(options, model, ids, n_ids, output, err);
     dse_free(ids);
     dse_model_unref(model);
     return status;

@@ -260,6 +260,7 @@ enum dse_status dse_cli_model_open(const struct dse_options *options, const char
                                                           : DSE_KV_CACHE_F16,
         .device = dse_opt_text(options, DSE_OPT_DEVICE),
         .pack_cache = pack,
+        .mtp = dse_opt_flag(options, DSE_OPT_MTP),
     };
     status = dse_model_open(path, &open, model, err);
     if (status == DSE_OK) status = check_quantize(options, path, *model, err);

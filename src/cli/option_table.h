@@ -106,6 +106,8 @@
     X(OUTPUT_FORMAT, "output-format", "-o", CHOICE, "FORM", "md", 0, 0, "md csv json jsonl", V_BENCH,                  \
       "form of results")                                                                                               \
     X(LOGITS, "logits", "", FLAG, NULL, NULL, 0, 0, NULL, V_EVAL, "write f32 logits of every position")                \
+    X(MTP, "mtp", "", FLAG, NULL, NULL, 0, 0, NULL, V_EVAL,                                                            \
+      "write mtp_logits too: those of the prediction layer, which a model must have, for the token after the next")    \
     X(IDS, "ids", "", STRING, "FILE", NULL, 0, 0, NULL, V_EVAL, "JSON list of token ids, - for standard input")        \
     X(OUTPUT, "output", "", STRING, "FILE", NULL, 0, 0, NULL, V_EVAL, "safetensors file to write")                     \
     X(TOKENIZER, "tokenizer", "", STRING, "PATH", NULL, 0, 0, NULL, V_TOKENIZE | V_TEMPLATE,                           \

@@ -31,7 +31,9 @@ const struct dse_verb_info dse_verbs[DSE_VERB_COUNT] = {
     [DSE_VERB_BENCH] = {"bench", "bench MODEL [flags]", "measure prefill and decode rates",
                         "Every combination of depth and batch is measured; the median of the repeats is printed.", 1},
     [DSE_VERB_EVAL] = {"eval", "eval --logits --ids FILE --output OUT.safetensors MODEL", "write logits for token ids",
-                       "The output holds one f32 tensor `logits` of shape [ids, vocabulary].", 1},
+                       "The output holds one f32 tensor `logits` of shape [ids, vocabulary]. With --mtp it also holds "
+                       "`mtp_logits` of shape [ids - 1, vocabulary]: row i tells the token at i + 2.",
+                       1},
     [DSE_VERB_TOKENIZE] =
         {"tokenize", "tokenize MODEL [TEXT]", "text to token ids",
          "MODEL may also be given as --tokenizer. "

@@ -95,6 +95,34 @@ def test_eval_tells_of_logits_that_are_not_finite(program, data, tmp_path):
     assert "logits" in read_safetensors(out)
 
 
+def test_eval_writes_the_logits_of_the_prediction_layer_too(program, data, tmp_path):
+    model, out = data / "reference" / "deepseek_v3", tmp_path / "out.safetensors"
+    reference = read_safetensors(model / "reference.safetensors")
+    ids = list(reference["prompt1.ids"][1])
+    logits = eval_logits(program, tmp_path, model, ids, "--compute", "f32")
+    assert list(read_safetensors(out)) == ["logits"]
+    assert eval_logits(program, tmp_path, model, ids, "--compute", "f32", "--mtp") == logits
+    tensors = read_safetensors(out)
+    assert sorted(tensors) == ["logits", "mtp_logits"]
+    shape, ours = tensors["mtp_logits"]
+    expected_shape, expected = reference["prompt1.mtp_logits"]
+    assert shape == expected_shape == [len(ids) - 1, logits[0][1]]
+    assert max(abs(a - b) for a, b in zip(ours, expected, strict=True)) < 1e-3
+
+
+def test_eval_refuses_mtp_where_there_is_none(program, data, tmp_path):
+    out = tmp_path / "o"
+    for model in ("deepseek_v2", "llama_linear", "gguf/deepseek_v3.gguf"):
+        program.fails(4, "eval", "--logits", "--mtp", "--ids", "-", "--output", out, data / "reference" / model,
+                      stdin="[1, 2]", says=["no prediction layer", model])
+    model = data / "reference" / "deepseek_v3"
+    program.fails(2, "eval", "--logits", "--mtp", "--ids", "-", "--output", out, model, stdin="[1]",
+                  says=["--mtp", "at least 2 ids"])
+    program.fails(2, "eval", "--mtp", "--ids", "-", "--output", out, model, stdin="[1, 2]", says=["--logits"])
+    program.fails(2, "run", "--mtp", model, says=["--mtp"])
+    assert not out.exists()
+
+
 def test_run_answers_and_keeps_standard_output_clean(program, model):
     result = program("run", model, "--temp", "0", "-n", "24", "-p", QUESTION)
     assert result.returncode == 0, result.stderr
