@@ -15,6 +15,14 @@
 static const long long context_steps[] = {2048, 4096, 8192, 16384, 32768, 65536, 131072};
 #define N_STEPS (sizeof context_steps / sizeof *context_steps)
 
+/* Row i of the table of memory: a context of the steps, and last the whole one. 0: no more rows. */
+static long long context_at(const struct dse_config *config, size_t i)
+{
+    const long long whole = config->context_length, before = i == 0 ? 0 : i <= N_STEPS ? context_steps[i - 1] : whole;
+    if (before >= whole) return 0;
+    return i < N_STEPS && context_steps[i] < whole ? context_steps[i] : whole;
+}
+
 static unsigned long long kv_bytes_per_token(const struct dse_config *config)
 {
     return dse_kv_layout_of(config, DSE_KV_F16).block_bytes / DSE_KV_BLOCK_TOKENS;
@@ -26,15 +34,36 @@ static const char *scaling_name(enum dse_rope_scaling scaling)
     return names[scaling];
 }
 
+/* DeepSeek's distilled models are named after their teacher and then after what they are built as: "DeepSeek R1 Distill Qwen
+ * 7B", "DeepSeek-R1-0528-Qwen3-8B". The teacher's name, "" if the model is none of them. */
+static void find_teacher(const struct dse_config *config, char *out, size_t bytes)
+{
+    static const char *const marks[] = {"distill", "qwen", "llama"};
+    const char *const names[] = {config->name, config->basename};
+    out[0] = '\0';
+    if (strncmp(config->arch_name, "deepseek", strlen("deepseek")) == 0) return;
+    for (size_t i = 0; i < 2 && out[0] == '\0'; i++) {
+        const char *end = NULL;
+        for (size_t m = 0; m < 3 && end == NULL; m++)
+            end = strcasestr(names[i], marks[m]);
+        if (end == NULL || strncasecmp(names[i], "DeepSeek", strlen("DeepSeek")) != 0) continue;
+        while (strchr("-_ .", end[-1]) != NULL)
+            end--;
+        snprintf(out, bytes, "%.*s", (int)(end - names[i]), names[i]);
+    }
+}
+
 static enum dse_status print_json(const struct dse_model_file *file, struct dse_error *err)
 {
     const struct dse_config *c = &file->config;
     unsigned long long per_token = kv_bytes_per_token(c);
     json_t *memory = json_array();
-    for (size_t i = 0; i < N_STEPS && context_steps[i] <= c->context_length; i++)
-        json_array_append_new(memory, json_pack("{s:I, s:I}", "context", (json_int_t)context_steps[i], "kv_bytes",
-                                                (json_int_t)(per_token * (unsigned long long)context_steps[i])));
+    for (size_t i = 0; context_at(c, i) > 0; i++)
+        json_array_append_new(memory, json_pack("{s:I, s:I}", "context", (json_int_t)context_at(c, i), "kv_bytes",
+                                                (json_int_t)(per_token * (unsigned long long)context_at(c, i))));
     json_t *experts = NULL, *latent = NULL;
+    char teacher[sizeof c->name];
+    find_teacher(c, teacher, sizeof teacher);
     if (c->moe.n_experts > 0)
         experts = json_pack("{s:i, s:i, s:i, s:i, s:i}", "count", c->moe.n_experts, "used", c->moe.n_used, "shared",
                             c->moe.n_shared, "ffn", c->moe.n_ff, "dense_layers", c->moe.n_dense_layers);
@@ -42,41 +71,37 @@ static enum dse_status print_json(const struct dse_model_file *file, struct dse_
         latent = json_pack("{s:i, s:i, s:i, s:i, s:i, s:i}", "kv_rank", c->latent.kv_rank, "q_rank", c->latent.q_rank,
                            "nope", c->latent.nope, "rope", c->latent.rope, "value", c->latent.v, "indexed_keys",
                            c->indexer.top_k);
-    json_t *root = json_pack("{s:o, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:b, "
-                             "s:b, s:I, s:I, s:o, s:o*, s:o*}",
-                             "path", dse_json_lossy_string(file->path), "name", c->name, "architecture", c->arch_name,
-                             "quantization", dse_model_file_quantization(file), "base", c->basename, "parameters",
-                             (json_int_t)file->n_parameters, "active_parameters", (json_int_t)file->n_active_parameters,
-                             "context_length", (json_int_t)c->context_length, "layers", c->n_layers, "embedding",
-                             c->n_embd, "heads", c->n_heads, "kv_heads", c->n_kv_heads, "head_dim", c->head_dim, "ffn",
-                             c->n_ff, "vocabulary", c->n_vocab, "rope_scaling", scaling_name(c->rope.scaling),
-                             "tied_embeddings", c->tied_embeddings, "chat_template",
-                             file->chat_template != NULL || dse_chat_builtin_for(c->arch_name) != NULL, "weight_bytes",
-                             (json_int_t)file->weight_bytes, "kv_bytes_per_token", (json_int_t)per_token, "memory",
-                             memory, "experts", experts, "latent_attention", latent);
+    json_t *root = json_pack(
+        "{s:o, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:b, "
+        "s:b, s:I, s:I, s:o, s:o*, s:o*, s:s*}",
+        "path", dse_json_lossy_string(file->path), "name", c->name, "architecture", c->arch_name, "quantization",
+        dse_model_file_quantization(file), "base", c->basename, "parameters", (json_int_t)file->n_parameters,
+        "active_parameters", (json_int_t)file->n_active_parameters, "context_length", (json_int_t)c->context_length,
+        "layers", c->n_layers, "embedding", c->n_embd, "heads", c->n_heads, "kv_heads", c->n_kv_heads, "head_dim",
+        c->head_dim, "ffn", c->n_ff, "vocabulary", c->n_vocab, "rope_scaling", scaling_name(c->rope.scaling),
+        "tied_embeddings", c->tied_embeddings, "chat_template",
+        file->chat_template != NULL || dse_chat_builtin_for(c->arch_name) != NULL, "weight_bytes",
+        (json_int_t)file->weight_bytes, "kv_bytes_per_token", (json_int_t)per_token, "memory", memory, "experts",
+        experts, "latent_attention", latent, "distilled_from", teacher[0] != '\0' ? teacher : NULL);
     return dse_print_json(root, err);
-}
-
-/* "DeepSeek-R1-Distill-Qwen-7B" and the like: named after their teacher, built as something else. */
-static bool is_distilled(const struct dse_config *config)
-{
-    return strcasestr(config->name, "distill") != NULL || strcasestr(config->basename, "distill") != NULL;
 }
 
 static void print_text(const struct dse_model_file *file)
 {
     const struct dse_config *c = &file->config;
     unsigned long long per_token = kv_bytes_per_token(c);
-    char a[32], b[32];
+    char a[32], b[32], teacher[sizeof c->name];
     fputs("path          ", stdout);
     dse_print_safely(stdout, file->path);
     fputc('\n', stdout);
     if (c->name[0] != '\0') printf("name          %s\n", c->name);
     if (c->basename[0] != '\0') printf("base          %s\n", c->basename);
-    printf("architecture  %s\n", c->arch_name);
+    printf("architecture  %s", c->arch_name);
+    find_teacher(c, teacher, sizeof teacher);
+    if (teacher[0] != '\0') printf(", distilled from %s, which has another one", teacher);
+    printf("\n");
     printf("parameters    %.1f M", (double)file->n_parameters * 1e-6);
-    if (file->n_active_parameters < file->n_parameters)
-        printf(", of which a token uses %.1f M", (double)file->n_active_parameters * 1e-6);
+    if (c->moe.n_experts > 0) printf(", of which a token uses %.1f M", (double)file->n_active_parameters * 1e-6);
     printf("\n");
     printf("quantization  %s (%s of weights)\n", dse_model_file_quantization(file),
            dse_format_bytes(file->weight_bytes, a));
@@ -89,19 +114,17 @@ static void print_text(const struct dse_model_file *file)
         printf("%d heads on %d kv heads of %d", c->n_heads, c->n_kv_heads, c->head_dim);
     printf(", ffn %d, vocabulary %d%s\n", c->n_ff, c->n_vocab, c->tied_embeddings ? ", tied embeddings" : "");
     if (c->moe.n_experts > 0)
-        printf("experts       %d of %d used, %d shared, ffn %d, the first %d layers dense\n", c->moe.n_used,
-               c->moe.n_experts, c->moe.n_shared, c->moe.n_ff, c->moe.n_dense_layers);
+        printf("experts       %d of %d used, %d shared, ffn %d, dense layers %d\n", c->moe.n_used, c->moe.n_experts,
+               c->moe.n_shared, c->moe.n_ff, c->moe.n_dense_layers);
     if (c->indexer.n_heads > 0) printf("indexer       a token attends to at most %d keys\n", c->indexer.top_k);
-    if (is_distilled(c))
-        printf("note          distilled into %s: not the architecture of the model it learnt from\n", c->arch_name);
     printf("chat          %s\n", file->chat_template != NULL                  ? "has a template"
                                  : dse_chat_builtin_for(c->arch_name) != NULL ? "built-in rendering"
                                                                               : "no template");
     printf("KV cache      %s a token\n", dse_format_bytes(per_token, a));
     printf("\n%10s %12s %16s\n", "context", "KV", "weights + KV");
-    for (size_t i = 0; i < N_STEPS && context_steps[i] <= c->context_length; i++) {
-        unsigned long long kv = per_token * (unsigned long long)context_steps[i];
-        printf("%10lld %12s %16s\n", context_steps[i], dse_format_bytes(kv, a),
+    for (size_t i = 0; context_at(c, i) > 0; i++) {
+        unsigned long long kv = per_token * (unsigned long long)context_at(c, i);
+        printf("%10lld %12s %16s\n", context_at(c, i), dse_format_bytes(kv, a),
                dse_format_bytes(kv + file->weight_bytes, b));
     }
 }

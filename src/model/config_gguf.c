@@ -282,8 +282,9 @@ static void read_names(struct reader *r, struct dse_config *config)
 {
     struct dse_gguf_string name = {0}, base = {0};
     if (r->status == DSE_OK) r->status = dse_gguf_get_string(r->gguf, "general.name", &name, r->err);
-    if (r->status == DSE_OK) r->status = dse_gguf_get_string(r->gguf, "general.base_model.0.name", &base, r->err);
+    /* basename is the model's own name without its size, unless a fine-tune keeps its parent's */
     if (r->status == DSE_OK) r->status = dse_gguf_get_string(r->gguf, "general.basename", &base, r->err);
+    if (r->status == DSE_OK) r->status = dse_gguf_get_string(r->gguf, "general.base_model.0.name", &base, r->err);
     dse_config_copy_text(config->name, sizeof config->name, name.data, name.bytes);
     dse_config_copy_text(config->basename, sizeof config->basename, base.data, base.bytes);
 }

@@ -59,6 +59,8 @@ static enum dse_status take_ends(struct dse_model_file *file, struct dse_error *
         file->output = file->token_embd;
     else if ((status = dse_weights_take(file, head, 2, table, &file->output, err)) != DSE_OK)
         return status;
+    else
+        file->n_active_parameters -= (int64_t)(table[0] - 1) * (int64_t)table[1];
     /* Rows of these two are looked up one by one, without their scales. */
     const struct dse_tensor *const ends[] = {file->token_embd, file->output};
     for (int i = 0; i < 2; i++)

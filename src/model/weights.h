@@ -81,7 +81,8 @@ struct dse_model_file {
     size_t weight_bytes;                    /* of all tensors used */
     size_t mtp_bytes;                       /* of the prediction layers, which no other sum contains */
     int64_t n_parameters;
-    int64_t n_active_parameters; /* that one token uses: without the experts it is not routed to */
+    int64_t n_active_parameters; /* that one token uses: without the experts it is not routed to, and of a table of
+                                  * embeddings that is no head as well, one row */
 };
 
 /* path: a GGUF file, any of its shards, or a Hugging Face folder. */

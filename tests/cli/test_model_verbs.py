@@ -168,11 +168,35 @@ def test_show_tells_experts_and_latents(program, data):
     assert shown["architecture"] == "deepseek_v2"
     assert shown["experts"] == {"count": 16, "used": 4, "shared": 2, "ffn": 48, "dense_layers": 1}
     assert shown["latent_attention"]["kv_rank"] == 64 and shown["latent_attention"]["rope"] == 16
-    # 12 of 16 experts rest in each of three layers
-    assert shown["parameters"] - shown["active_parameters"] == 3 * 12 * 3 * 48 * 128
+    # 12 of 16 experts rest in each of three layers, and all rows but one of the embeddings
+    assert shown["parameters"] - shown["active_parameters"] == 3 * 12 * 3 * 48 * 128 + 511 * 128
     assert shown["kv_bytes_per_token"] == 4 * (64 + 16) * 2
     text = program("show", data / "reference" / "deepseek_v32").stdout
     assert "4 of 16 used" in text and "at most 24 keys" in text
+
+
+@pytest.mark.parametrize("folder, contexts", [("deepseek_v2", [512]), ("deepseek_v3", [2048, 2560]),
+                                              ("qwen2_bias", None)])
+def test_show_lists_the_memory_up_to_the_whole_context(program, data, folder, contexts):
+    shown = json.loads(program("show", data / "reference" / folder, "--json").stdout)
+    listed = [row["context"] for row in shown["memory"]]
+    assert listed == (contexts or listed) and listed == sorted(set(listed)) and listed[-1] == shown["context_length"]
+    assert all(row["kv_bytes"] == row["context"] * shown["kv_bytes_per_token"] for row in shown["memory"])
+    text = program("show", data / "reference" / folder).stdout.splitlines()
+    assert [int(line.split()[0]) for line in text[-len(listed):]] == listed
+
+
+@pytest.mark.parametrize("name, teacher", [
+    ("DeepSeek-R1-Distill-Qwen-1.5B", "DeepSeek-R1"), ("DeepSeek-R1-0528-Qwen3-8B", "DeepSeek-R1-0528"),
+    ("DeepSeek-R1-Distill-Llama-8B", "DeepSeek-R1"), ("deepseek-coder-1.3b-instruct", None), ("Qwen2.5-7B", None)])
+def test_show_names_the_teacher_of_distilled_models(program, data, tmp_path, name, teacher):
+    folder = tmp_path / name
+    shutil.copytree(data / "reference" / "qwen2_bias", folder)
+    shown = json.loads(program("show", folder, "--json").stdout)
+    text = program("show", folder).stdout
+    assert shown["architecture"] == "qwen2" and shown["name"] == name
+    assert shown.get("distilled_from") == teacher and ("distilled" in text) == (teacher is not None)
+    assert f"distilled from {teacher}," in text or teacher is None
 
 
 def test_bench_writes_the_promised_rows(program, model):

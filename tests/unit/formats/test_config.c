@@ -237,6 +237,9 @@ static void gguf_vocabulary_comes_from_the_tokens_without_its_key(void **state)
     tiny_gguf_init(&g);
     tiny_set_string(&g, "general.base_model.0.name", "Parent");
     tiny_set_string(&g, "general.basename", "Line");
+    assert_string_equal(from_gguf(state, &g).basename, "Parent");
+    tiny_gguf_init(&g);
+    tiny_set_string(&g, "general.basename", "Line");
     assert_string_equal(from_gguf(state, &g).basename, "Line");
 }
 
