@@ -22,8 +22,7 @@ enum dse_status dse_model_resolve_path(const char *path, char **out, struct dse_
     *out = NULL;
     const char *slash = strrchr(path, '/');
     if (dse_file_is_directory(path)) {
-        if (realpath(path, resolved) == NULL)
-            return dse_fail_errno(err, errno, path, "resolve");
+        if (realpath(path, resolved) == NULL) return dse_fail_errno(err, errno, path, "resolve");
         *out = dse_strdup(DSE_MEM_MODEL, resolved);
     } else if (slash == NULL) {
         *out = realpath(".", resolved) != NULL ? dse_path_join(resolved, path) : dse_strdup(DSE_MEM_MODEL, path);
