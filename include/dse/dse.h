@@ -64,6 +64,7 @@ struct dse_model_info {
     int n_layers, n_vocab, n_threads, n_embd;
     uint64_t file_bytes;     /* weights in the file */
     uint64_t resident_bytes; /* packed weights in anonymous memory (0 when mapped from the pack cache) */
+    uint64_t expert_bytes;   /* of the packed weights: experts, of which a token reads those that its router chose */
     uint64_t kv_bytes_per_token;
     const char *device_name; /* "cpu" */
 };
@@ -184,6 +185,7 @@ struct dse_memory_plan {
     uint64_t weight_bytes;          /* mapped or resident */
     uint64_t resident_weight_bytes; /* packed weights in anonymous memory, or */
     uint64_t mapped_weight_bytes;   /* mapped from the pack cache: the default sizes leave room for them */
+    uint64_t expert_bytes;          /* of either: experts, which when mapped need not fit */
     uint64_t kv_bytes, scratch_bytes;
     uint64_t total_bytes; /* of the four above. Beyond available_bytes: explicit sizes, or weights larger than the
                            * memory, leave mapped weights to be read from their file again and again */

@@ -2,8 +2,10 @@
  *
  * Called once per model before any op. Everything the pack cache cannot do is a warning and anonymous memory instead.
  */
+#include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/alloc.h"
 #include "base/cgroup.h"
@@ -31,7 +33,7 @@ struct loader {
     struct storage *storage;
     struct cpu_source *sources; /* [n] in the order of use; NULL while they are only counted */
     struct pack_entry *entries; /* [n] */
-    size_t n, n_units;
+    size_t n, n_units, first_expert;
     struct dse_pool *pool;
     float *scratch; /* [n_threads][scratch_floats] */
     size_t scratch_floats;
@@ -175,19 +177,15 @@ static void add_latent(struct loader *loader, const struct dse_layer_tensors *t,
 
 static void add_experts(struct loader *loader, const struct dse_layer_tensors *t, struct dse_layer *layer)
 {
-    /* routing decides which experts run: never quantized activations */
-    add(loader, (struct cpu_source){.tensor = t->router, .matrix = &layer->router}, true);
     for (int e = 0; e < loader->file->config.moe.n_experts; e++) {
         add_matrix(loader, &t->experts[e].gate, &layer->experts[e].gate);
         add_matrix(loader, &t->experts[e].up, &layer->experts[e].up);
         add_matrix(loader, &t->experts[e].down, &layer->experts[e].down);
     }
-    add_matrix(loader, t->shared_gate, &layer->shared.gate);
-    add_matrix(loader, t->shared_up, &layer->shared.up);
-    add_matrix(loader, t->shared_down, &layer->shared.down);
 }
 
-/* Every matrix of the model; what a layer does not have is NULL. */
+/* Every matrix of the model; what a layer does not have is NULL. Experts come last: the others, which every token needs,
+ * lie together. */
 static void add_all(struct loader *loader)
 {
     const struct dse_model_file *file = loader->file;
@@ -203,10 +201,17 @@ static void add_all(struct loader *loader)
         add_matrix(loader, t->gate, &layer->gate);
         add_matrix(loader, t->up, &layer->up);
         add_matrix(loader, t->down, &layer->down);
-        if (t->experts != NULL) add_experts(loader, t, layer);
+        /* routing decides which experts run: never quantized activations */
+        add(loader, (struct cpu_source){.tensor = t->router, .matrix = &layer->router}, true);
+        add_matrix(loader, t->shared_gate, &layer->shared.gate);
+        add_matrix(loader, t->shared_up, &layer->shared.up);
+        add_matrix(loader, t->shared_down, &layer->shared.down);
         add_matrix(loader, t->mtp.project, &layer->mtp_project);
     }
     add_matrix(loader, file->output, &loader->out->output);
+    loader->first_expert = loader->n;
+    for (int i = 0; i < dse_layers_used(&file->config); i++)
+        if (file->layers[i].experts != NULL) add_experts(loader, &file->layers[i], &loader->out->layers[i]);
 }
 
 static enum dse_status allocate_experts(struct loader *loader, struct dse_error *err)
@@ -238,7 +243,7 @@ static enum dse_status plan_matrices(struct loader *loader, struct pack_plan *pl
     if (loader->sources == NULL || loader->entries == NULL)
         return dse_fail_memory(err, loader->n * sizeof *loader->entries, "the table of matrices");
     add_all(loader);
-    size_t bytes = 0;
+    size_t bytes = 0, expert_offset = SIZE_MAX;
     for (size_t i = 0; i < loader->n; i++) {
         const struct cpu_source *source = &loader->sources[i];
         const struct dse_tensor *tensor = source->tensor;
@@ -247,7 +252,8 @@ static enum dse_status plan_matrices(struct loader *loader, struct pack_plan *pl
         struct cpu_packed_shape shape;
         size_t size, offset;
         if (!dse_cpu_source_shape(source, &shape) || !dse_mul_size(shape.matrix_bytes, shape.n_matrices, &size) ||
-            !dse_align_size(bytes, MATRIX_ALIGN, &offset) || !dse_add_size(offset, size, &bytes))
+            !dse_align_size(bytes, i == loader->first_expert ? DSE_PACK_CHUNK_BYTES : MATRIX_ALIGN, &offset) ||
+            !dse_add_size(offset, size, &bytes))
             return dse_fail_at(err, DSE_ERR_UNSUPPORTED, tensor->name, -1, "tensor %.100s [%zu, %zu] cannot be packed",
                                tensor->name, tensor->shape[0], tensor->shape[1]);
         loader->entries[i] = (struct pack_entry){.layout = (uint32_t)source->layout,
@@ -256,11 +262,12 @@ static enum dse_status plan_matrices(struct loader *loader, struct pack_plan *pl
                                                  .cols = shape.cols,
                                                  .offset = offset,
                                                  .bytes = size};
+        if (i == loader->first_expert) expert_offset = offset;
         loader->n_units += dse_cpu_source_units(source);
         size_t scratch = dse_cpu_source_scratch(source);
         if (scratch > loader->scratch_floats) loader->scratch_floats = scratch;
     }
-    *plan = (struct pack_plan){loader->entries, loader->n, bytes};
+    *plan = (struct pack_plan){loader->entries, loader->n, bytes, expert_offset < bytes ? expert_offset : bytes};
     if (loader->scratch_floats == 0) return DSE_OK;
     size_t floats = 0;
     if (dse_mul_size(loader->scratch_floats, (size_t)dse_pool_threads(loader->pool), &floats) &&
@@ -312,6 +319,17 @@ static enum dse_status check_memory(size_t bytes, const char *folder, struct dse
     return DSE_ERR_NO_MEMORY;
 }
 
+/* Experts that are not chosen need no memory, so a model may be larger than it. What every token needs is to stay. */
+static void keep_core(const struct pack_map *map, const struct pack_plan *plan)
+{
+    const double mib = 1024.0 * 1024.0;
+    if (mlock(map->data, plan->core_bytes) != 0)
+        dse_log(DSE_LOG_WARN, "device",
+                "the model is larger than the memory, and the %.1f MiB that every token needs cannot be locked in it "
+                "(%s): raise the limit of locked memory",
+                (double)plan->core_bytes / mib, strerror(errno));
+}
+
 static enum dse_status load_matrices(struct loader *loader, const char *folder, struct dse_error *err)
 {
     struct pack_plan plan;
@@ -323,10 +341,14 @@ static enum dse_status load_matrices(struct loader *loader, const char *folder, 
         struct dse_error why;
         bool built;
         struct pack_key key = dse_pack_key_of(loader->file, &plan);
-        status = dse_pack_cache_open(folder, key, &plan, loader->pool, fill, loader, &storage->map, &built, &why);
-        if (status == DSE_OK)
+        const uint64_t available = dse_cgroup_memory_limit("").available_bytes;
+        const bool fits = plan.data_bytes <= available;
+        status = dse_pack_cache_open(folder, key, &plan, fits ? plan.data_bytes : plan.core_bytes, loader->pool, fill,
+                                     loader, &storage->map, &built, &why);
+        if (status == DSE_OK) {
             data = storage->map.data;
-        else
+            if (!fits && plan.core_bytes < available) keep_core(&storage->map, &plan);
+        } else
             dse_log(DSE_LOG_WARN, "device", "pack cache %s is not used, weights go into memory: %s", folder,
                     why.message);
     }
@@ -340,6 +362,7 @@ static enum dse_status load_matrices(struct loader *loader, const char *folder, 
         loader->out->resident_bytes = plan.data_bytes;
     }
     loader->out->storage_bytes = plan.data_bytes;
+    loader->out->expert_bytes = plan.data_bytes - plan.core_bytes;
     for (size_t i = 0; i < loader->n; i++) {
         const struct cpu_source *source = &loader->sources[i];
         struct cpu_packed_shape shape;

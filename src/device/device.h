@@ -78,6 +78,7 @@ struct dse_device_weights {
     const float *rope_frequencies; /* [r/2] */
     float rope_factor;             /* on cos and sin */
     uint64_t resident_bytes;       /* anonymous memory taken for packed weights */
+    uint64_t expert_bytes;         /* of storage_bytes: routed experts */
     void *storage;                 /* of the device: packed memory or map */
     size_t storage_bytes;
 };

@@ -2,7 +2,8 @@
  *
  * One file per model, named by a key over what it was made from. A file that is not exactly what is expected (another
  * version, other matrices, cut short, damaged) is built again. Any failure here is reported through err and leaves the
- * caller to pack into anonymous memory instead; nothing in a cache file is trusted before it was checked.
+ * caller to pack into anonymous memory instead; nothing in a cache file is trusted before it was checked, but for the
+ * experts of a model larger than the memory.
  *
  * File, in the byte order of the machine: header, table of matrices, a checksum per chunk of 4 MiB of data; padded to
  * 4096; data. Written beside its final name and renamed when complete. The folder keeps the pack in use and the few used
@@ -17,7 +18,9 @@
 #include "model/weights.h"
 
 /* Raised whenever a packed layout or the file format changes. */
-#define DSE_PACK_VERSION 1
+#define DSE_PACK_VERSION 2
+/* A checksum covers so much. */
+#define DSE_PACK_CHUNK_BYTES ((size_t)4 << 20)
 
 /* Where one matrix lies in the packed data. */
 struct pack_entry {
@@ -30,6 +33,7 @@ struct pack_plan {
     const struct pack_entry *entries;
     size_t n_entries;
     size_t data_bytes;
+    size_t core_bytes; /* what every token needs, in front; behind it experts, from the beginning of a chunk on */
 };
 
 struct pack_key {
@@ -49,11 +53,12 @@ struct pack_map {
 typedef void pack_fill_fn(void *context, uint8_t *data);
 
 /* Maps the cache file of key in folder (created if missing), building it with fill when there is none or it is not good.
- * pool checks the data. built: whether fill was called. */
+ * pool checks the first check_bytes of the data, whole chunks: less than all for a model that memory does not hold, of
+ * which experts that nobody chooses are never to be read. built: whether fill was called. */
 DSE_MUST_CHECK enum dse_status dse_pack_cache_open(const char *folder, struct pack_key key,
-                                                   const struct pack_plan *plan, struct dse_pool *pool,
-                                                   pack_fill_fn *fill, void *context, struct pack_map *map, bool *built,
-                                                   struct dse_error *err);
+                                                   const struct pack_plan *plan, size_t check_bytes,
+                                                   struct dse_pool *pool, pack_fill_fn *fill, void *context,
+                                                   struct pack_map *map, bool *built, struct dse_error *err);
 void dse_pack_map_close(struct pack_map *map);
 
 #endif

@@ -195,6 +195,7 @@ enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_
         .kv_bytes = kv,
         .scratch_bytes = b.scratch_bytes,
         .mapped_weight_bytes = mapped,
+        .expert_bytes = model->info.expert_bytes,
         .total_bytes = model->info.resident_bytes + mapped + kv + b.scratch_bytes,
         /* resident weights are in memory already and no longer part of what is available; mapped ones still are */
         .available_bytes = sum(b.bytes, model->info.resident_bytes),

@@ -18,6 +18,7 @@
 
 #include "base/alloc.h"
 #include "base/log.h"
+#include "device/pack_cache.h"
 #include "device_data.h"
 #include "quant/fp8.h"
 
@@ -953,6 +954,48 @@ static void cache_names_that_are_pipes_or_links_neither_hang_nor_reach_other_fil
     unload(place, &memory);
 }
 
+#define CORE_BYTES (2 * DSE_PACK_CHUNK_BYTES)
+#define ALL_BYTES  (CORE_BYTES + 4096)
+
+static void count_fill(void *context, uint8_t *data)
+{
+    memset(data, 7, ALL_BYTES);
+    ++*(int *)context;
+}
+
+/* Flips a byte of the data in the one pack of the cache, opens it again and tells how often it has been built by then. */
+static int fills_after_damage(struct place *place, size_t at, size_t check_bytes)
+{
+    const struct pack_entry entry = {.rows = 1, .cols = ALL_BYTES, .bytes = ALL_BYTES};
+    const struct pack_plan plan = {&entry, 1, ALL_BYTES, CORE_BYTES};
+    const struct pack_key key = {{1, 2}};
+    int fills = 0;
+    for (int i = 0; i < 2; i++) {
+        struct pack_map map;
+        struct dse_error err;
+        bool built;
+        char path[512];
+        if (dse_pack_cache_open(place->cache, key, &plan, check_bytes, place->device->pool, count_fill, &fills, &map,
+                                &built, &err) != DSE_OK)
+            fail_msg("%s", err.message);
+        size_t in_file = (size_t)(map.data - (const uint8_t *)map.map) + at;
+        dse_pack_map_close(&map);
+        find_pack(place, path);
+        int fd = open(path, O_RDWR);
+        assert_int_equal(pwrite(fd, "?", 1, (off_t)in_file), 1);
+        close(fd);
+    }
+    return fills;
+}
+
+static void experts_of_a_model_beyond_the_memory_are_not_read_to_check_them(void **state)
+{
+    struct place *place = *state;
+    assert_int_equal(fills_after_damage(place, CORE_BYTES + 5, CORE_BYTES), 1);
+    assert_int_equal(fills_after_damage(place, CORE_BYTES - 1, CORE_BYTES), 1); /* good but for the damage above */
+    assert_int_equal(fills_after_damage(place, CORE_BYTES + 5, ALL_BYTES), 2);
+}
+
 int main(void)
 {
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -978,6 +1021,7 @@ int main(void)
         CASE(cache_is_shared_by_processes_that_start_at_once),
         CASE(cache_left_half_built_by_a_killed_process_is_no_obstacle),
         CASE(cache_keeps_the_packs_used_last_and_no_leftovers),
+        CASE(experts_of_a_model_beyond_the_memory_are_not_read_to_check_them),
         CASE(cache_names_that_are_pipes_or_links_neither_hang_nor_reach_other_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
