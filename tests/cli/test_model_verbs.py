@@ -155,6 +155,16 @@ def test_bench_writes_the_promised_rows(program, model):
     assert all(r["tokens_per_second"] > 0 and r["bandwidth_bytes_per_second"] > 1e8 and r["cpu"] for r in rows)
 
 
+def test_bench_refuses_before_it_prints(program, model):
+    """Whichever of the rows it is that cannot be had: no table is begun."""
+    for form in ("md", "csv", "json", "jsonl"):
+        small = ["bench", model, "-p", "8", "-n", "0", "-r", "1", "-o", form]
+        program.fails(1, *small, "-d", "0,999999", says=["1000007"])
+        result = program.fails(5, *small, "-d", "0,8100", "-b", "1,1024", "--compute", "f32", says=["MiB"])
+        use = result.stderr.split(": use ")[1].split()
+        assert use[0] == "--n-seqs" and 1 <= int(use[1]) < 1024, result.stderr
+
+
 def test_hugging_face_cache_names_work_in_any_case(program, data, tmp_path):
     snapshot = tmp_path / "models--Org--Tiny-Model" / "snapshots" / "abc123"
     snapshot.parent.mkdir(parents=True)
