@@ -24,6 +24,13 @@ def test_documented_flags_are_those_of_the_program(program):
     assert (ROOT / "docs" / "options.md").read_text() == program("help", "--markdown").stdout
 
 
+def test_help_says_how_many_packs_are_kept(program):
+    header = (ROOT / "src" / "device" / "pack_folder.h").read_text()
+    kept = int(re.search(r"#define DSE_PACKS_KEPT (\d+)", header).group(1)) + 1
+    for verb in ("run", "serve", "bench", "eval"):
+        assert re.search(rf"--pack-cache[^-]*at most\s+{kept}\s+models", program("help", verb).stdout), verb
+
+
 def test_man_page_names_every_exit_code(program):
     page = program("help", "--man").stdout
     for code in (0, 1, 2, 3, 4, 5, 6, 7, "130, 143"):
