@@ -97,6 +97,21 @@ def test_port_in_use_is_exit_7(program, model):
         program.fails(7, "serve", model, "--port", busy.getsockname()[1], says=[str(busy.getsockname()[1])])
 
 
+def test_serve_listens_only_when_its_flags_are_fine(program, model, data, tmp_path):
+    """Whatever can be refused without loading the model is refused before a port is announced."""
+    broken, folder = tmp_path / "broken.jinja", data / "reference" / "llama_linear"
+    broken.write_text("{% if %}")
+    for code, *line in ((2, model, "--quantize", "awq"), (2, model, "-q", "q8_0"), (4, folder, "--quantize", "gptq"),
+                        (4, model, "--chat-template", broken), (3, model, "--chat-template", tmp_path / "none"),
+                        (4, model, "--kv-cache-dtype", "q4_0"),
+                        (2, model, "--pack-cache", ""), (6, model, "--device", "cuda:0"), (6, model, "-ngl", "1"),
+                        (2, model, "--api-key", ""), (3, model, "--api-key-file", tmp_path / "none"),
+                        (2, model, "--cors-origins", ","), (2, model, "--served-model-name", ","),
+                        (2, model, "--uds", "/tmp/" + "x" * 200), (3, tmp_path / "none.gguf")):
+        result = program.fails(code, "serve", *line, "--port", "0")
+        assert "listening" not in result.stderr, line
+
+
 def test_beyond_loopback_needs_a_key(program, model):
     program.fails(2, "serve", model, "--host", "0.0.0.0", "--port", "0", says=["--api-key", "--insecure"])
 
