@@ -58,6 +58,8 @@ const char *dse_mem_name(enum dse_mem tag);
 
 /* Test hook: the n-th allocation from now (1 = next) returns NULL; 0 switches it off. */
 void dse_alloc_fail_after(long n);
+/* For allocators that lie beside this one: counts as an allocation, true if it is the one to fail. */
+bool dse_alloc_must_fail(void);
 
 /* While forbidden, an allocation on this thread aborts with a message in debug builds (DSE_DEBUG defined). Nests. */
 void dse_alloc_forbid_begin(void);
