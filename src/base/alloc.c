@@ -49,7 +49,7 @@ const char *dse_mem_name(enum dse_mem tag)
 }
 
 /* True if this allocation is to fail for a test; aborts when allocation is forbidden on this thread. */
-bool dse_alloc_must_fail(void)
+static bool must_fail(void)
 {
 #ifdef DSE_DEBUG
     if (forbid_depth > 0) {
@@ -73,14 +73,24 @@ static void *finish(void *block, size_t shift, enum dse_mem tag, size_t bytes)
 void *(dse_alloc)(enum dse_mem tag, size_t bytes)
 {
     size_t total;
-    if (dse_alloc_must_fail() || !dse_add_size(bytes, sizeof(struct header), &total)) return NULL;
+    if (must_fail() || !dse_add_size(bytes, sizeof(struct header), &total)) return NULL;
     return finish(malloc(total), sizeof(struct header), tag, bytes);
+}
+
+void *dse_alloc_plain(size_t bytes)
+{
+    return must_fail() ? NULL : malloc(bytes);
+}
+
+void dse_free_plain(void *pointer)
+{
+    free(pointer);
 }
 
 void *(dse_calloc)(enum dse_mem tag, size_t count, size_t bytes)
 {
     size_t product, total;
-    if (!dse_mul_size(count, bytes, &product) || dse_alloc_must_fail()) return NULL;
+    if (!dse_mul_size(count, bytes, &product) || must_fail()) return NULL;
     if (!dse_add_size(product, sizeof(struct header), &total)) return NULL;
     return finish(calloc(1, total), sizeof(struct header), tag, product);
 }
@@ -89,7 +99,7 @@ void *(dse_alloc_aligned)(enum dse_mem tag, size_t alignment, size_t bytes)
 {
     size_t total;
     if (alignment < sizeof(struct header)) alignment = sizeof(struct header);
-    if (dse_alloc_must_fail() || !dse_add_size(bytes, alignment, &total) || !dse_align_size(total, alignment, &total))
+    if (must_fail() || !dse_add_size(bytes, alignment, &total) || !dse_align_size(total, alignment, &total))
         return NULL;
     return finish(aligned_alloc(alignment, total), alignment, tag, bytes);
 }
@@ -100,7 +110,7 @@ void *(dse_realloc)(enum dse_mem tag, void *pointer, size_t bytes)
     struct header old = *((struct header *)pointer - 1);
     if (old.shift != sizeof(struct header)) return NULL; /* aligned blocks do not grow */
     size_t total;
-    if (dse_alloc_must_fail() || !dse_add_size(bytes, sizeof(struct header), &total)) return NULL;
+    if (must_fail() || !dse_add_size(bytes, sizeof(struct header), &total)) return NULL;
     void *block = realloc((struct header *)pointer - 1, total);
     if (block == NULL) return NULL;
     atomic_fetch_sub_explicit(&live_bytes[old.tag], old.bytes, memory_order_relaxed);
@@ -154,8 +164,7 @@ struct dse_page_span dse_page_span(uintptr_t map, size_t bytes, size_t page)
 void *dse_alloc_pages(enum dse_mem tag, size_t bytes)
 {
     size_t total, page = page_bytes();
-    if (dse_alloc_must_fail() || !dse_add_size(bytes, 2 * HUGE_PAGE_BYTES, &total) ||
-        !dse_align_size(total, page, &total))
+    if (must_fail() || !dse_add_size(bytes, 2 * HUGE_PAGE_BYTES, &total) || !dse_align_size(total, page, &total))
         return NULL;
     char *map = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED) return NULL;

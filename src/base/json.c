@@ -32,9 +32,9 @@ static void reserve_event(void)
 
 static void *json_malloc(size_t bytes)
 {
-    if (!parse.active) return malloc(bytes);
+    if (!parse.active) return dse_alloc_plain(bytes);
     reserve_event();
-    void *pointer = dse_alloc_must_fail() ? NULL : malloc(bytes);
+    void *pointer = dse_alloc_plain(bytes);
     if (pointer == NULL) longjmp(parse.out, 1);
     parse.events[parse.n_events++] = (uintptr_t)pointer;
     return pointer;
@@ -46,7 +46,7 @@ static void json_free(void *pointer)
         reserve_event();
         parse.events[parse.n_events++] = (uintptr_t)pointer + 1;
     }
-    free(pointer);
+    dse_free_plain(pointer);
 }
 
 /* Before there are threads: jansson keeps the two in plain variables. */
@@ -70,7 +70,7 @@ static void free_what_is_left(void)
         size_t n_given = 0;
         for (end = i; end < parse.n_events && (parse.events[end] & ~(uintptr_t)1) == pointer; end++)
             n_given += parse.events[end] == pointer;
-        if (2 * n_given > end - i) free((void *)pointer);
+        if (2 * n_given > end - i) dse_free_plain((void *)pointer);
     }
 }
 

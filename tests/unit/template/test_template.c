@@ -85,7 +85,7 @@ static enum dse_status render_text(const char *source, size_t bytes, const char 
     json_t *variables = extra ? parse_json(extra) : NULL;
     struct dse_template_inputs inputs = {.messages = messages, .bos_token = "<s>", .extra = variables};
     size_t size;
-    status = dse_template_render(tmpl, &inputs, out, &size, err);
+    status = messages ? dse_template_render(tmpl, &inputs, out, &size, err) : dse_fail_memory(err, 64, "messages");
     json_decref(messages);
     json_decref(variables);
     dse_template_free(tmpl);
