@@ -240,6 +240,10 @@ DSE_MUST_CHECK enum dse_status dse_eval_mtp_logits(struct dse_model *model, cons
 struct dse_bench_spec {
     int n_prompt, n_gen, n_depth, n_seqs;
 };
+/* Whether a row can be run, and if memory does not hold it, the nearest that it holds. dse_bench_run checks it too; this
+ * is for asking before there is any output. */
+DSE_MUST_CHECK enum dse_status dse_bench_check(const struct dse_model *model, const struct dse_bench_spec *spec,
+                                               int chunk_tokens, struct dse_error *err);
 DSE_MUST_CHECK enum dse_status dse_bench_run(struct dse_model *model, const struct dse_bench_spec *spec,
                                              int chunk_tokens, double *seconds, struct dse_error *err);
 

@@ -77,6 +77,16 @@ void *(dse_alloc)(enum dse_mem tag, size_t bytes)
     return finish(malloc(total), sizeof(struct header), tag, bytes);
 }
 
+void *dse_alloc_plain(size_t bytes)
+{
+    return must_fail() ? NULL : malloc(bytes);
+}
+
+void dse_free_plain(void *pointer)
+{
+    free(pointer);
+}
+
 void *(dse_calloc)(enum dse_mem tag, size_t count, size_t bytes)
 {
     size_t product, total;

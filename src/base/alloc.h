@@ -28,6 +28,10 @@ char *dse_strdup(enum dse_mem tag, const char *text);
 char *dse_strndup(enum dse_mem tag, const char *text, size_t bytes); /* copies exactly bytes, adds a NUL */
 void dse_free(void *pointer);                                        /* NULL is fine */
 
+/* For a library that takes an allocator, and gives out what is freed with free(): in no counter, but under the hook below. */
+void *dse_alloc_plain(size_t bytes);
+void dse_free_plain(void *pointer);
+
 #ifdef __clang_analyzer__
 /* So that the analyzer knows what is zeroed, what leaks and what is used after it was freed; + 1: none
  * of these is ever asked for nothing. */

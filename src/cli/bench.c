@@ -106,8 +106,22 @@ static enum dse_status print_row(struct bench *bench, const struct row *row, str
     return DSE_OK;
 }
 
+typedef enum dse_status visit_fn(struct bench *bench, const struct dse_bench_spec *spec, struct dse_error *err);
+
+static enum dse_status check_test(struct bench *bench, const struct dse_bench_spec *spec, struct dse_error *err)
+{
+    return dse_bench_check(bench->model, spec, (int)dse_opt_int(bench->options, DSE_OPT_CHUNK), err);
+}
+
+static enum dse_status run_test(struct bench *bench, const struct dse_bench_spec *spec, struct dse_error *err)
+{
+    struct row row = {.spec = *spec};
+    enum dse_status status = measure(bench, &row, err);
+    return status == DSE_OK ? print_row(bench, &row, err) : status;
+}
+
 /* All combinations of depth, batch, and the lengths of one kind of test; a length of 0 skips it. */
-static enum dse_status run_tests(struct bench *bench, enum dse_option lengths, struct dse_error *err)
+static enum dse_status each_length(struct bench *bench, enum dse_option lengths, visit_fn *visit, struct dse_error *err)
 {
     const struct dse_option_value *depth = &bench->options->values[DSE_OPT_BENCH_DEPTH];
     const struct dse_option_value *seqs = &bench->options->values[DSE_OPT_BENCH_SEQS];
@@ -115,16 +129,21 @@ static enum dse_status run_tests(struct bench *bench, enum dse_option lengths, s
     for (int d = 0; d < depth->count; d++) {
         for (int b = 0; b < seqs->count; b++) {
             for (int l = 0; l < length->count; l++) {
-                struct row row = {.spec = {.n_depth = (int)depth->ints[d], .n_seqs = (int)seqs->ints[b]}};
+                struct dse_bench_spec spec = {.n_depth = (int)depth->ints[d], .n_seqs = (int)seqs->ints[b]};
                 if (length->ints[l] == 0) continue;
-                *(lengths == DSE_OPT_BENCH_PROMPT ? &row.spec.n_prompt : &row.spec.n_gen) = (int)length->ints[l];
-                enum dse_status status = measure(bench, &row, err);
-                if (status == DSE_OK) status = print_row(bench, &row, err);
+                *(lengths == DSE_OPT_BENCH_PROMPT ? &spec.n_prompt : &spec.n_gen) = (int)length->ints[l];
+                enum dse_status status = visit(bench, &spec, err);
                 if (status != DSE_OK) return status;
             }
         }
     }
     return DSE_OK;
+}
+
+static enum dse_status each_test(struct bench *bench, visit_fn *visit, struct dse_error *err)
+{
+    enum dse_status status = each_length(bench, DSE_OPT_BENCH_PROMPT, visit, err);
+    return status == DSE_OK ? each_length(bench, DSE_OPT_BENCH_GEN, visit, err) : status;
 }
 
 enum dse_status dse_verb_bench(const struct dse_options *options, struct dse_error *err)
@@ -133,13 +152,13 @@ enum dse_status dse_verb_bench(const struct dse_options *options, struct dse_err
     enum dse_status status = dse_cli_model_open(options, dse_cli_model_name(options), &bench.model, err);
     if (status != DSE_OK) return status;
     dse_model_get_info(bench.model, &bench.info);
-    status = dse_measure_bandwidth(bench.info.n_threads, &bench.bandwidth, err);
+    status = each_test(&bench, check_test, err); /* what is refused is refused before there is a table */
+    if (status == DSE_OK) status = dse_measure_bandwidth(bench.info.n_threads, &bench.bandwidth, err);
     bench.rows = json_array();
     if (status == DSE_OK) {
         print_head(&bench);
-        status = run_tests(&bench, DSE_OPT_BENCH_PROMPT, err);
+        status = each_test(&bench, run_test, err);
     }
-    if (status == DSE_OK) status = run_tests(&bench, DSE_OPT_BENCH_GEN, err);
     if (status == DSE_OK && strcmp(bench.format, "json") == 0) status = dse_print_json(json_incref(bench.rows), err);
     json_decref(bench.rows);
     dse_model_unref(bench.model);

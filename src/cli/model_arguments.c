@@ -15,6 +15,7 @@
 #include "base/file.h"
 #include "cli/streams.h"
 #include "device/device.h"
+#include "model/weights.h"
 
 /* Longer paths are cut and then simply do not exist. */
 #define PATH_BYTES      8192
@@ -207,27 +208,26 @@ enum dse_status dse_cli_check_flags(const struct dse_options *options, struct ds
     return DSE_OK;
 }
 
-/* --quantize against what the file holds. */
-static enum dse_status check_quantize(const struct dse_options *options, const char *path,
-                                      const struct dse_model *model, struct dse_error *err)
+enum dse_status dse_cli_check_quantize(const struct dse_options *options, const char *path, struct dse_error *err)
 {
     const char *wanted = dse_opt_text(options, DSE_OPT_QUANTIZE);
     if (wanted == NULL || strcmp(wanted, "auto") == 0 || strcmp(wanted, "none") == 0) return DSE_OK;
-    struct dse_model_info info;
-    dse_model_get_info(model, &info);
-    if (strcmp(wanted, info.quantization) == 0 ||
-        (strcmp(wanted, "fp16") == 0 && strcmp(info.quantization, "f16") == 0))
-        return DSE_OK;
+    struct dse_model_file *file;
+    enum dse_status status = dse_model_file_open(path, &file, err);
+    if (status != DSE_OK) return status;
+    const char *held = dse_model_file_quantization(file); /* a constant */
+    dse_model_file_close(file);
+    if (strcmp(wanted, held) == 0 || (strcmp(wanted, "fp16") == 0 && strcmp(held, "f16") == 0)) return DSE_OK;
     if (!dse_file_is_directory(path))
         return dse_fail_at(err, DSE_ERR_INVALID, "--quantize", -1,
                            "--quantize %s contradicts the file, which holds %s weights; leave the flag out or name "
                            "another file",
-                           wanted, info.quantization);
+                           wanted, held);
     return dse_fail_at(
         err, DSE_ERR_UNSUPPORTED, "--quantize", -1,
         "--quantize %s: this version does not convert weights, and the folder holds %s; leave the flag out "
         "or use a GGUF file of that type",
-        wanted, info.quantization);
+        wanted, held);
 }
 
 enum dse_status dse_cli_model_open(const struct dse_options *options, const char *name, struct dse_model **model,
@@ -262,12 +262,8 @@ enum dse_status dse_cli_model_open(const struct dse_options *options, const char
         .pack_cache = pack,
         .mtp = dse_opt_flag(options, DSE_OPT_MTP),
     };
-    status = dse_model_open(path, &open, model, err);
-    if (status == DSE_OK) status = check_quantize(options, path, *model, err);
-    if (status != DSE_OK) {
-        dse_model_unref(*model);
-        *model = NULL;
-    }
+    status = dse_cli_check_quantize(options, path, err);
+    if (status == DSE_OK) status = dse_model_open(path, &open, model, err);
     dse_free(cache);
     dse_free(path);
     return status;

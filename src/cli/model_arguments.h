@@ -13,8 +13,11 @@ DSE_MUST_CHECK enum dse_status dse_model_find(const char *name, char **path, cha
                                               struct dse_error *err);
 
 /* Flags that ask for what cannot be had here are errors by the rules of the exit codes: device 6, quantize 2 or 4.
- * Only looks at flags; the check against the file's own type comes in dse_cli_model_open. */
+ * dse_cli_model_open does all of it; a verb that has something to do before may ask first. */
 DSE_MUST_CHECK enum dse_status dse_cli_check_flags(const struct dse_options *options, struct dse_error *err);
+/* --quantize against what the file holds. Reads the file's header if the flag was given, and none of its weights. */
+DSE_MUST_CHECK enum dse_status dse_cli_check_quantize(const struct dse_options *options, const char *path,
+                                                      struct dse_error *err);
 
 /* name: --model or the first positional argument (may be NULL). */
 DSE_MUST_CHECK enum dse_status dse_cli_model_open(const struct dse_options *options, const char *name,

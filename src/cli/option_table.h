@@ -29,8 +29,8 @@
     X(COMPUTE, "compute", "", CHOICE, "HOW", "auto", 0, 0, "auto f32", V_MODEL_VERBS,                                  \
       "f32 computes everything in f32: reference numbers, slow")                                                       \
     X(PACK_CACHE, "pack-cache", "", STRING, "DIR|off", NULL, 0, 0, NULL, V_MODEL_VERBS,                                \
-      "where weights in this CPU's layout are kept and mapped from; off packs into memory at each start "              \
-      "(default: $XDG_CACHE_HOME/deepseek-edge/packed)")                                                               \
+      "where weights in this CPU's layout are kept and mapped from, at most 5 models, those used last; off packs "     \
+      "into memory at each start (default: $XDG_CACHE_HOME/deepseek-edge/packed)")                                     \
     X(MAX_MODEL_LEN, "max-model-len", "--ctx-size,-c", SIZE, "TOKENS", "0", 0, 1 << 30, NULL, V_ENGINE_VERBS,          \
       "context of a request, prompt and output; 0: the largest that fits, at most the model's")                        \
     X(KV_MEMORY, "kv-cache-memory", "", SIZE, "BYTES", "0", 0, INT64_MAX, NULL, V_ENGINE_VERBS,                        \
@@ -82,7 +82,7 @@
     X(API_KEY_FILE, "api-key-file", "", STRING, "FILE", NULL, 0, 0, NULL, V_SERVE, "file with one key a line")         \
     X(INSECURE, "insecure", "", FLAG, NULL, NULL, 0, 0, NULL, V_SERVE, "listen beyond loopback without a key")         \
     X(CORS, "cors-origins", "", STRING, "LIST|*", NULL, 0, 0, NULL, V_SERVE,                                           \
-      "origins that web pages may call from; default: localhost only")                                                 \
+      "origins that web pages may call from, in place of the default, which is any on this machine; * is all")         \
     X(MAX_BODY, "max-body", "", SIZE, "BYTES", "8M", 1024, 1 << 30, NULL, V_SERVE, "largest request body")             \
     X(REASONING_FORMAT, "reasoning-format", "", CHOICE, "HOW", "auto", 0, 0, "auto deepseek none", V_SERVE,            \
       "deepseek splits thinking into reasoning_content, none leaves it in the text")                                   \

@@ -1,8 +1,9 @@
 /* `serve`: starts the HTTP front, then loads the model behind it, serves until SIGTERM or SIGINT, drains, ends.
  * Either signal also ends the load.
  *
- * The only place that wires server and engine together. The front listens first, so that a port in use is told before
- * a model is read, and /health answers while it loads.
+ * The only place that wires server and engine together. What can be refused without loading the model is refused first.
+ * Then the front listens, so that a port in use is told before a model is read, and /health answers while it loads: what
+ * is announced as "listening" may still be refused by the model, or for want of memory.
  */
 #include <errno.h>
 #include <poll.h>
@@ -242,8 +243,9 @@ enum dse_status dse_verb_serve(const struct dse_options *options, struct dse_err
 
     char *path = NULL;
     enum dse_status status = dse_cli_check_flags(options, err);
-    /* A model that is not there is told before a port is opened. */
+    /* A model that is not there, and flags that do not go with it, are told before a port is opened. */
     if (status == DSE_OK) status = dse_model_find(dse_cli_model_name(options), &path, NULL, err);
+    if (status == DSE_OK) status = dse_cli_check_quantize(options, path, err);
     dse_free(path);
     if (status == DSE_OK) status = server_options(options, &texts, &server_opts, err);
     if (status == DSE_OK && block_signals(&signals) != 0)

@@ -12,15 +12,15 @@
 #include "model/weights.h"
 #include "text/chat_builtin.h"
 
-static const long long context_steps[] = {2048, 4096, 8192, 16384, 32768, 65536, 131072};
-#define N_STEPS (sizeof context_steps / sizeof *context_steps)
-
-/* Row i of the table of memory: a context of the steps, and last the whole one. 0: no more rows. */
-static long long context_at(const struct dse_config *config, size_t i)
+/* Contexts that the memory table is made for: doubled from 2048 on, and last the model's own. Returns their number. */
+#define MAX_STEPS 8
+static int context_steps(const struct dse_config *config, long long steps[MAX_STEPS])
 {
-    const long long whole = config->context_length, before = i == 0 ? 0 : i <= N_STEPS ? context_steps[i - 1] : whole;
-    if (before >= whole) return 0;
-    return i < N_STEPS && context_steps[i] < whole ? context_steps[i] : whole;
+    int n = 0;
+    for (long long step = 2048; step <= 131072 && step < config->context_length; step *= 2)
+        steps[n++] = step;
+    steps[n++] = config->context_length;
+    return n;
 }
 
 static unsigned long long kv_bytes_per_token(const struct dse_config *config)
@@ -58,9 +58,11 @@ static enum dse_status print_json(const struct dse_model_file *file, struct dse_
     const struct dse_config *c = &file->config;
     unsigned long long per_token = kv_bytes_per_token(c);
     json_t *memory = json_array();
-    for (size_t i = 0; context_at(c, i) > 0; i++)
-        json_array_append_new(memory, json_pack("{s:I, s:I}", "context", (json_int_t)context_at(c, i), "kv_bytes",
-                                                (json_int_t)(per_token * (unsigned long long)context_at(c, i))));
+    long long steps[MAX_STEPS];
+    int n_steps = context_steps(c, steps);
+    for (int i = 0; i < n_steps; i++)
+        json_array_append_new(memory, json_pack("{s:I, s:I}", "context", (json_int_t)steps[i], "kv_bytes",
+                                                (json_int_t)(per_token * (unsigned long long)steps[i])));
     json_t *experts = NULL, *latent = NULL;
     char teacher[sizeof c->name];
     find_teacher(c, teacher, sizeof teacher);
@@ -122,10 +124,11 @@ static void print_text(const struct dse_model_file *file)
                                                                               : "no template");
     printf("KV cache      %s a token\n", dse_format_bytes(per_token, a));
     printf("\n%10s %12s %16s\n", "context", "KV", "weights + KV");
-    for (size_t i = 0; context_at(c, i) > 0; i++) {
-        unsigned long long kv = per_token * (unsigned long long)context_at(c, i);
-        printf("%10lld %12s %16s\n", context_at(c, i), dse_format_bytes(kv, a),
-               dse_format_bytes(kv + file->weight_bytes, b));
+    long long steps[MAX_STEPS];
+    int n_steps = context_steps(c, steps);
+    for (int i = 0; i < n_steps; i++) {
+        unsigned long long kv = per_token * (unsigned long long)steps[i];
+        printf("%10lld %12s %16s\n", steps[i], dse_format_bytes(kv, a), dse_format_bytes(kv + file->weight_bytes, b));
     }
 }
 

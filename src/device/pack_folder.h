@@ -2,7 +2,7 @@
 #ifndef DSE_DEVICE_PACK_FOLDER_H
 #define DSE_DEVICE_PACK_FOLDER_H
 
-/* Packs that stay besides the one in use. */
+/* Packs that stay besides the one in use. The help of --pack-cache says how many that makes. */
 #define DSE_PACKS_KEPT 4
 
 /* Marks a pack as used now. */

@@ -68,12 +68,11 @@ static void fill_pool(struct dse_kv_pool *pool)
 static enum dse_status prepare(struct bench *b, struct dse_error *err)
 {
     const struct dse_bench_spec *spec = b->spec;
-    int per_sequence = dse_kv_blocks_for((int64_t)spec->n_depth + spec->n_prompt + spec->n_gen);
-    size_t n_blocks = (size_t)per_sequence * (size_t)spec->n_seqs; /* an int times at most MAX_SEQUENCES */
-    int max_rows = b->chunk > spec->n_seqs ? b->chunk : spec->n_seqs;
-    enum dse_status status = dse_budget_check(b->model, max_rows, DSE_LOGIT_ROWS, n_blocks, dse_cgroup_memory_limit(""),
-                                              "the benchmark", err);
+    struct dse_bench_sizes sizes;
+    enum dse_status status = dse_budget_bench(b->model, spec, b->chunk, dse_cgroup_memory_limit(""), &sizes, err);
     if (status != DSE_OK) return status;
+    const int per_sequence = sizes.per_sequence, max_rows = sizes.max_rows;
+    const size_t n_blocks = sizes.n_blocks;
     b->sequences = dse_calloc(DSE_MEM_SCRATCH, (size_t)spec->n_seqs, sizeof *b->sequences);
     b->tables = dse_calloc(DSE_MEM_SCRATCH, n_blocks, sizeof *b->tables);
     b->out_rows = dse_calloc(DSE_MEM_SCRATCH, (size_t)max_rows, sizeof *b->out_rows);
@@ -154,6 +153,15 @@ static void warm_up(struct bench *b)
     push_row(b, 0);
     run_step(b, 1);
     b->sequences[0].length--;
+}
+
+enum dse_status dse_bench_check(const struct dse_model *model, const struct dse_bench_spec *spec, int chunk_tokens,
+                                struct dse_error *err)
+{
+    struct dse_bench_sizes sizes;
+    enum dse_status status = check_spec(model, spec, chunk_tokens, err);
+    if (status != DSE_OK) return status;
+    return dse_budget_bench(model, spec, chunk_tokens, dse_cgroup_memory_limit(""), &sizes, err);
 }
 
 enum dse_status dse_bench_run(struct dse_model *model, const struct dse_bench_spec *spec, int chunk_tokens,

@@ -6,6 +6,9 @@
  */
 #include "engine/budget.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "engine/forward.h"
 #include "engine/kv_pool.h"
 
@@ -225,6 +228,63 @@ enum dse_status dse_budget_check(const struct dse_model *model, int max_rows, in
         err->need = (int64_t)need;
         err->have = (int64_t)limit.available_bytes;
     }
+    return status;
+}
+
+static enum dse_status check_bench(const struct dse_model *model, const struct dse_bench_spec *spec, int chunk_tokens,
+                                   struct dse_memory_limit limit, struct dse_bench_sizes *sizes, struct dse_error *err)
+{
+    sizes->per_sequence = dse_kv_blocks_for((int64_t)spec->n_depth + spec->n_prompt + spec->n_gen);
+    sizes->n_blocks = (size_t)sizes->per_sequence * (size_t)spec->n_seqs;
+    sizes->max_rows = chunk_tokens > spec->n_seqs ? chunk_tokens : spec->n_seqs;
+    return dse_budget_check(model, sizes->max_rows, DSE_LOGIT_ROWS, sizes->n_blocks, limit, "the benchmark", err);
+}
+
+/* Lowers one setting after the other as far as it goes until the row fits, then raises the last one to what still does.
+ * Appends to the message what came of it. */
+static void suggest_bench(const struct dse_model *model, struct dse_bench_spec spec, int chunk_tokens,
+                          struct dse_memory_limit limit, struct dse_error *err)
+{
+    struct {
+        const char *flag;
+        int *value, least;
+    } settings[] = {
+        {"--n-seqs", &spec.n_seqs, 1},
+        {"--n-depth", &spec.n_depth, 0},
+        {spec.n_prompt > 0 ? "--n-prompt" : "--n-gen", spec.n_prompt > 0 ? &spec.n_prompt : &spec.n_gen, 1},
+        {"--chunk-tokens", &chunk_tokens, 1},
+    };
+    char text[128] = "";
+    struct dse_bench_sizes sizes;
+    bool fits = false;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings && !fits; i++) {
+        int *value = settings[i].value, low = settings[i].least, high = *value;
+        if (high <= low) continue;
+        *value = low;
+        fits = check_bench(model, &spec, chunk_tokens, limit, &sizes, NULL) == DSE_OK;
+        while (fits && high - low > 1) { /* low fits, high does not */
+            *value = low + (high - low) / 2;
+            bool good = check_bench(model, &spec, chunk_tokens, limit, &sizes, NULL) == DSE_OK;
+            *(good ? &low : &high) = *value;
+        }
+        *value = low;
+        size_t length = strlen(text);
+        (void)snprintf(text + length, sizeof text - length, " %s %d", settings[i].flag, low);
+    }
+    size_t length = strlen(err->message);
+    if (fits)
+        (void)snprintf(err->message + length, sizeof err->message - length, ": use%s", text);
+    else
+        (void)snprintf(err->message + length, sizeof err->message - length,
+                       ", and no smaller one fits: free memory or use a smaller model");
+}
+
+enum dse_status dse_budget_bench(const struct dse_model *model, const struct dse_bench_spec *spec, int chunk_tokens,
+                                 struct dse_memory_limit limit, struct dse_bench_sizes *sizes, struct dse_error *err)
+{
+    int chunk = chunk_tokens > 0 ? chunk_tokens : DSE_DEFAULT_CHUNK_TOKENS;
+    enum dse_status status = check_bench(model, spec, chunk, limit, sizes, err);
+    if (status == DSE_ERR_NO_MEMORY && err != NULL) suggest_bench(model, *spec, chunk, limit, err);
     return status;
 }
 

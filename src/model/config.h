@@ -106,7 +106,7 @@ struct dse_config {
     /* End-of-generation ids of the configuration files (union); the tokenizer adds its own. */
     int32_t stop_tokens[DSE_MAX_STOP_TOKENS];
     int n_stop_tokens;
-    char name[128];     /* general.name or folder name, "" if none */
+    char name[128];     /* general.name, or of a folder its name or its id in the Hugging Face cache; "" if none */
     char basename[128]; /* what it was distilled or fine-tuned from, "" if unknown */
 };
 

@@ -109,6 +109,29 @@ static enum dse_status open_gguf(struct dse_model_file *file, struct dse_error *
     return status;
 }
 
+/* What people call the model in a folder: the folder's own name, or org/name of a snapshot in the Hugging Face cache,
+ * which is …/models--org--name/snapshots/REVISION. */
+static void name_folder(const char *path, char *name, size_t bytes)
+{
+    static const char middle[] = "/snapshots/", prefix[] = "/models--";
+    const char *slash = strrchr(path, '/'), *base = slash != NULL ? slash + 1 : path;
+    char id[2 * sizeof((struct dse_config *)0)->name];
+    dse_config_copy_text(name, bytes, base, strlen(base));
+    if ((size_t)(base - path) < sizeof middle - 1) return;
+    const char *end = base - (sizeof middle - 1);
+    const char *repository = memrchr(path, '/', (size_t)(end - path));
+    if (strncmp(end, middle, sizeof middle - 1) != 0 || repository == NULL ||
+        strncmp(repository, prefix, sizeof prefix - 1) != 0)
+        return;
+    const char *owner = repository + sizeof prefix - 1;
+    const char *dashes = memmem(owner, (size_t)(end - owner), "--", 2);
+    if (dashes != NULL)
+        (void)snprintf(id, sizeof id, "%.*s/%.*s", (int)(dashes - owner), owner, (int)(end - dashes) - 2, dashes + 2);
+    else
+        (void)snprintf(id, sizeof id, "%.*s", (int)(end - owner), owner);
+    dse_config_copy_text(name, bytes, id, strlen(id));
+}
+
 static enum dse_status read_config(struct dse_model_file *file, struct dse_error *err)
 {
     json_t *config = NULL, *generation = NULL;
@@ -131,9 +154,7 @@ static enum dse_status read_config(struct dse_model_file *file, struct dse_error
             snprintf(err->file, sizeof err->file, "%s", second ? generation_path : config_path);
         }
     }
-    const char *slash = strrchr(file->path, '/');
-    const char *name = slash != NULL ? slash + 1 : file->path;
-    dse_config_copy_text(file->config.name, sizeof file->config.name, name, strlen(name));
+    name_folder(file->path, file->config.name, sizeof file->config.name);
 out:
     json_decref(config);
     json_decref(generation);

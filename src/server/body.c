@@ -26,7 +26,7 @@ static bool is_out_of_range(const char *number, const char *end)
     return errno == ERANGE;
 }
 
-/* Such numbers become the largest that there is, so that one in a field that we ignore does no harm, and one in a field
+/* Such numbers become DSE_NUMBER_BEYOND, so that one in a field that we ignore does no harm, and one in a field
  * that we read is out of that field's range. Says whether there were any. */
 static bool tame_numbers(char *text)
 {

@@ -235,13 +235,23 @@ static uint32_t count_characters(const char *text, size_t bytes)
     return n;
 }
 
-/* The first thing that a client sees of a choice. */
-static void start_choice(struct dse_choice *c)
+/* What was to be sent was formatted; if not, the generation has failed. Returns sent. */
+static bool expect_sent(struct dse_generation *g, bool sent)
+{
+    struct dse_error err;
+    if (sent) return true;
+    dse_fail_memory(&err, g->chunk.length, "a chunk of an answer");
+    fail(g, NULL, &err);
+    return false;
+}
+
+/* The first thing that a client sees of a choice. false: the generation has failed. */
+static bool start_choice(struct dse_choice *c)
 {
     struct dse_generation *g = c->generation;
-    if (c->started) return;
+    if (c->started) return true;
     c->started = true;
-    if (g->params.stream) dse_stream_first(c);
+    return !g->params.stream || expect_sent(g, dse_stream_first(c));
 }
 
 static void add_logprob(struct dse_choice *c, const struct dse_event *event, struct dse_slice text)
@@ -287,25 +297,24 @@ static void drop_call_logprobs(struct dse_choice *c)
 static bool is_complete(struct dse_choice *c)
 {
     const struct dse_buffer *parts[] = {&c->text[0], &c->text[1], &c->calls.text, &c->raw};
+    size_t bytes = 0;
+    bool failed = c->logprobs.failed || c->waiting.failed || c->prompt->echo_logprobs.failed;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        if (!parts[i]->failed) continue;
-        struct dse_error err;
-        dse_fail_memory(&err, parts[i]->length, "the text of an answer");
-        fail(c->generation, NULL, &err);
-        return false;
+        failed |= parts[i]->failed;
+        bytes += parts[i]->length;
     }
-    return true;
+    if (!failed) return true;
+    struct dse_error err;
+    dse_fail_memory(&err, bytes, "the text of an answer");
+    fail(c->generation, NULL, &err);
+    return false;
 }
 
 /* Sends what the output stage let go of, if the client streams. false: the generation has failed. */
 static bool pass_on(struct dse_choice *c)
 {
     if (!is_complete(c)) return false;
-    if (!c->generation->params.stream || dse_stream_delta(c)) return true;
-    struct dse_error err;
-    dse_fail_memory(&err, c->generation->chunk.length, "a chunk of an answer");
-    fail(c->generation, NULL, &err);
-    return false;
+    return !c->generation->params.stream || expect_sent(c->generation, dse_stream_delta(c));
 }
 
 static bool on_token(struct dse_choice *c, const struct dse_event *event)
@@ -313,7 +322,7 @@ static bool on_token(struct dse_choice *c, const struct dse_event *event)
     struct dse_generation *g = c->generation;
     if (c->stopped || atomic_load(&g->failed)) return false;
     c->n_tokens++;
-    start_choice(c);
+    if (!start_choice(c)) return false;
     if (event->is_stop_token) return true;
     const struct dse_tokenizer *tokenizer = g->served->tokenizer;
     struct dse_slice text = dse_tokenizer_bytes(tokenizer, event->token);
@@ -364,15 +373,14 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
                  "generation ended early");
         fail(g, NULL, &err);
     } else if (event->finish != DSE_FINISH_CANCELLED && !atomic_load(&g->failed)) {
-        start_choice(c);
         dse_output_finish(c->output);
         drop_call_logprobs(c);
         dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
-        pass_on(c);
+        if (start_choice(c)) pass_on(c);
     }
     c->finished = true;
     g->n_finished++;
-    if (g->params.stream && !atomic_load(&g->failed)) dse_stream_finish(c);
+    if (g->params.stream && !atomic_load(&g->failed)) expect_sent(g, dse_stream_finish(c));
 
     pthread_mutex_lock(&g->lock);
     bool resume = false;
@@ -400,8 +408,8 @@ static bool on_event(void *user, const struct dse_event *event)
     struct dse_choice *c = &g->choices[p->index * g->params.n + event->choice];
     switch (event->kind) {
     case DSE_EVENT_PROGRESS:
-        if (g->params.stream && g->params.return_progress) dse_stream_progress(c, event->n_processed, event->n_prompt);
-        return true;
+        if (!g->params.stream || !g->params.return_progress) return true;
+        return expect_sent(g, dse_stream_progress(c, event->n_processed, event->n_prompt));
     case DSE_EVENT_PROMPT_LOGPROB: on_prompt_logprob(p, event); return true;
     case DSE_EVENT_TOKEN: return on_token(c, event);
     case DSE_EVENT_FINISH: on_finish(c, event); return true;

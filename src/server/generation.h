@@ -113,11 +113,12 @@ void dse_gen_prompts_free(struct dse_gen_prompt *prompts, int n_prompts);
 const char *dse_finish_name(enum dse_finish finish);
 
 /* stream.c: the frames of an SSE answer, and of a whole one. */
-void dse_stream_first(struct dse_choice *choice);
-/* What the output stage let go of, if anything. false: a chunk could not be formatted and is lost. */
-bool dse_stream_delta(struct dse_choice *choice);
-void dse_stream_finish(struct dse_choice *choice);
-void dse_stream_progress(struct dse_choice *choice, int n_processed, int n_prompt);
+/* false: a chunk could not be formatted and is lost, so the stream must end as an error. */
+DSE_MUST_CHECK bool dse_stream_first(struct dse_choice *choice);
+/* What the output stage let go of, if anything. */
+DSE_MUST_CHECK bool dse_stream_delta(struct dse_choice *choice);
+DSE_MUST_CHECK bool dse_stream_finish(struct dse_choice *choice);
+DSE_MUST_CHECK bool dse_stream_progress(struct dse_choice *choice, int n_processed, int n_prompt);
 void dse_stream_error(struct dse_generation *generation, const struct dse_api_error *error);
 void dse_stream_end(struct dse_generation *generation);
 void dse_put_whole_answer(struct dse_generation *generation, struct dse_buffer *out);

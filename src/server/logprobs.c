@@ -14,6 +14,7 @@ static bool reserve(struct dse_logprobs *list, size_t count)
     size_t capacity = list->capacity ? list->capacity * 2 : 16;
     if (capacity < count) capacity = count;
     struct dse_logprob_entry *grown = dse_realloc(DSE_MEM_REQUEST, list->entries, capacity * sizeof *grown);
+    list->failed |= !grown;
     if (!grown) return false;
     list->entries = grown;
     list->capacity = capacity;

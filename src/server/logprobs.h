@@ -20,6 +20,7 @@ struct dse_logprob_entry {
 struct dse_logprobs {
     struct dse_logprob_entry *entries; /* owned */
     size_t count, capacity;
+    bool failed; /* there was no memory for an entry */
 };
 
 /* Returns the new entry, or NULL without memory. */

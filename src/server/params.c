@@ -36,8 +36,10 @@ enum dse_status dse_param_int_value(const json_t *value, const char *path, int64
         n = json_integer_value(value);
     } else if (json_is_real(value)) {
         double d = json_real_value(value);
-        if (!(fabs(d) <= 9007199254740992.0) || d != floor(d))
-            return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s must be an integer, not %g", path, d);
+        if (!(d >= -0x1p63 && d < 0x1p63)) /* %g would not say what the client wrote */
+            return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s must be an integer from %lld to %lld", path,
+                               (long long)min, (long long)max);
+        if (d != floor(d)) return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s must be an integer, not %g", path, d);
         n = (int64_t)d;
     } else {
         return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s must be an integer, not %s", path,
@@ -68,6 +70,8 @@ enum dse_status dse_param_number_value(const json_t *value, const char *path, do
         return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s must be a number, not %s", path,
                            dse_json_type_name(value));
     double d = json_number_value(value);
+    if (fabs(d) >= DSE_NUMBER_BEYOND)
+        return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s must be from %g to %g", path, min, max);
     if (!(d >= min && d <= max))
         return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s must be from %g to %g, not %g", path, min, max, d);
     *out = d;

@@ -16,6 +16,9 @@
         if (try_status != DSE_OK) return try_status;                                                                   \
     } while (0)
 
+/* What a number that no type of ours holds has become before it is read (body.c): beyond the range of every field. */
+#define DSE_NUMBER_BEYOND 1e308
+
 /* name is the field's key, or the path to it as messages shall give it (see dse_param_get).
  * Integers may be written as 5.0. *out is left alone (the default) when the field is not given. given may be NULL. */
 DSE_MUST_CHECK enum dse_status dse_param_int(const json_t *object, const char *name, int64_t min, int64_t max,

@@ -202,7 +202,6 @@ static void served_free(struct dse_served *served)
 {
     if (!served) return;
     dse_chat_marks_free(served->marks);
-    dse_template_free(served->own_template);
     dse_model_unref(served->model);
     dse_free(served);
 }
@@ -249,8 +248,8 @@ enum dse_status dse_served_check_prompt(const struct dse_served *served, size_t 
                        DSE_SERVER_MAX_TEXT_BYTES);
 }
 
-static enum dse_status served_fill(struct dse_served *served, struct dse_engine *engine, const char *chat_template,
-                                   struct dse_error *err)
+static enum dse_status served_fill(struct dse_served *served, struct dse_engine *engine,
+                                   const struct dse_template *own_template, struct dse_error *err)
 {
     struct dse_memory_plan plan;
     served->engine = engine;
@@ -265,14 +264,7 @@ static enum dse_status served_fill(struct dse_served *served, struct dse_engine 
                         "a GGUF file that has one");
     served->n_vocab = (int)dse_tokenizer_count(served->tokenizer);
     served->longest_token = longest_token(served);
-    served->tmpl = dse_model_template(served->model);
-    enum dse_status status = DSE_OK;
-    if (chat_template) {
-        status = dse_template_parse(chat_template, strlen(chat_template), &dse_template_limits_default,
-                                    &served->own_template, err);
-        served->tmpl = served->own_template;
-    }
-    if (status != DSE_OK) return status;
+    served->tmpl = own_template ? own_template : dse_model_template(served->model);
     char *bos = token_text(served->tokenizer, dse_tokenizer_bos(served->tokenizer));
     char *eos = token_text(served->tokenizer, dse_tokenizer_eos(served->tokenizer));
     if (served->tmpl && bos && eos) dse_template_probe(served->tmpl, bos, eos, &served->traits);
@@ -289,7 +281,7 @@ enum dse_status dse_server_set_engine(struct dse_server *server, struct dse_engi
     if (atomic_load(&server->served)) return dse_fail(err, DSE_ERR_INVALID, "the server has a model already");
     struct dse_served *served = dse_calloc(DSE_MEM_SERVER, 1, sizeof *served);
     if (!served) return dse_fail_memory(err, sizeof *served, "served model");
-    enum dse_status status = served_fill(served, engine, server->chat_template, err);
+    enum dse_status status = served_fill(served, engine, server->own_template, err);
     if (status != DSE_OK) {
         served_free(served);
         return status;
@@ -306,8 +298,9 @@ static enum dse_status copy_options(struct dse_server *server, const struct dse_
     server->strict_model = options->strict_model;
     server->reasoning = options->reasoning;
     if (options->chat_template) {
-        server->chat_template = dse_strdup(DSE_MEM_SERVER, options->chat_template);
-        if (!server->chat_template) return dse_fail_memory(err, strlen(options->chat_template), "chat template");
+        enum dse_status status = dse_template_parse(options->chat_template, strlen(options->chat_template),
+                                                    &dse_template_limits_default, &server->own_template, err);
+        if (status != DSE_OK) return status;
     }
     server->model_names = dse_calloc(DSE_MEM_SERVER, (size_t)options->n_model_names + 1, sizeof *server->model_names);
     if (!server->model_names) return dse_fail_memory(err, 64, "model names");
@@ -327,7 +320,7 @@ static void server_free(struct dse_server *server)
     for (int i = 0; i < server->n_model_names; i++)
         dse_free(server->model_names[i]);
     dse_free(server->model_names);
-    dse_free(server->chat_template);
+    dse_template_free(server->own_template);
     dse_listener_deinit(&server->listener);
     pthread_cond_destroy(&server->idle);
     pthread_mutex_destroy(&server->lock);

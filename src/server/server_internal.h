@@ -21,8 +21,7 @@ struct dse_served {
     struct dse_model *model; /* owned reference */
     struct dse_model_info info;
     const struct dse_tokenizer *tokenizer;
-    const struct dse_template *tmpl;   /* NULL: the model has none */
-    struct dse_template *own_template; /* when the option overrides the model's */
+    const struct dse_template *tmpl; /* NULL: the model has none */
     struct dse_template_traits traits;
     bool thinks; /* template or vocabulary know <think> */
     int n_vocab;
@@ -39,7 +38,7 @@ struct dse_server {
     int n_model_names;
     bool strict_model;
     enum dse_reasoning_format reasoning;
-    char *chat_template;
+    struct dse_template *own_template; /* when the option overrides the model's */
     struct dse_listener listener;
     uint64_t start_ns;
     int64_t start_unix_s;

@@ -69,12 +69,12 @@ static bool send_chunk(struct dse_generation *g, bool with_usage, bool with_timi
     return true;
 }
 
-void dse_stream_first(struct dse_choice *c)
+bool dse_stream_first(struct dse_choice *c)
 {
-    if (!c->generation->dialect->put_first) return;
+    if (!c->generation->dialect->put_first) return true;
     begin_chunk(c->generation);
     c->generation->dialect->put_first(c, &c->generation->chunk);
-    send_chunk(c->generation, false, false);
+    return send_chunk(c->generation, false, false);
 }
 
 static bool stream_calls(struct dse_choice *c)
@@ -103,25 +103,30 @@ bool dse_stream_delta(struct dse_choice *c)
     return stream_calls(c);
 }
 
-void dse_stream_finish(struct dse_choice *c)
+bool dse_stream_finish(struct dse_choice *c)
 {
     struct dse_generation *g = c->generation;
     begin_chunk(g);
     g->dialect->put_finish(c, &g->chunk);
-    send_chunk(g, false, g->n_finished == g->n_choices && !g->params.include_usage);
+    return send_chunk(g, false, g->n_finished == g->n_choices && !g->params.include_usage);
 }
 
-void dse_stream_progress(struct dse_choice *c, int n_processed, int n_prompt)
+bool dse_stream_progress(struct dse_choice *c, int n_processed, int n_prompt)
 {
     struct dse_generation *g = c->generation;
     begin_chunk(g);
     dse_buffer_printf(&g->chunk,
                       "],\"prompt_progress\":{\"total\":%d,\"cache\":%d,\"processed\":%d,\"time_ms\":%llu}}\n\n",
                       n_prompt, 0, n_processed, (unsigned long long)((dse_clock_ns() - g->start_ns) / 1000000u));
-    if (!g->chunk.failed) dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
+    if (g->chunk.failed) return false;
+    dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
+    return true;
 }
 
 static const char done[] = "data: [DONE]\n\n";
+/* When there is not even memory for an error. */
+static const char no_memory[] = "data: {\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\","
+                                "\"param\":null,\"code\":\"unavailable\"}}\n\ndata: [DONE]\n\n";
 
 void dse_stream_error(struct dse_generation *g, const struct dse_api_error *error)
 {
@@ -130,7 +135,10 @@ void dse_stream_error(struct dse_generation *g, const struct dse_api_error *erro
     dse_put_error(&g->chunk, error);
     dse_buffer_puts(&g->chunk, "\n\n");
     dse_buffer_puts(&g->chunk, done);
-    if (!g->chunk.failed) dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
+    if (g->chunk.failed)
+        dse_http_write(g->exchange, no_memory, sizeof no_memory - 1);
+    else
+        dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
     dse_http_end_stream(g->exchange);
 }
 
@@ -138,7 +146,13 @@ void dse_stream_end(struct dse_generation *g)
 {
     if (g->params.include_usage) {
         begin_chunk(g);
-        send_chunk(g, true, true);
+        if (!send_chunk(g, true, true)) {
+            struct dse_error err;
+            dse_fail_memory(&err, g->chunk.length, "a chunk of an answer");
+            struct dse_api_error error = dse_api_error_from(&err);
+            dse_stream_error(g, &error);
+            return;
+        }
     }
     dse_http_write(g->exchange, done, sizeof done - 1);
     dse_http_end_stream(g->exchange);

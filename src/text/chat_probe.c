@@ -10,17 +10,20 @@
 
 #define MARK_KEY   "probe_key_7"
 #define MARK_VALUE "probe_value_7"
-#define ARGUMENTS  "{\"" MARK_KEY "\": \"" MARK_VALUE "\"}"
+/* More than any template makes of conversations as small as these, and no work to fill. */
+#define MAX_BYTES ((size_t)16 << 20)
+#define ARGUMENTS "{\"" MARK_KEY "\": \"" MARK_VALUE "\"}"
 
 struct probe {
     const struct dse_template *tmpl;
     const char *bos, *eos;
     /* One for all renderings: a hostile template shall not cost a model's start its limits many times. */
     struct dse_template_budget *budget;
+    bool exhausted; /* a rendering has hit a limit, and the others would too, each after as much work */
 };
 
 /* Owned text, NULL when the rendering fails. Takes messages and tools. */
-static char *render(const struct probe *probe, json_t *messages, json_t *tools, bool prompt)
+static char *render(struct probe *probe, json_t *messages, json_t *tools, bool prompt)
 {
     struct dse_template_inputs inputs = {.messages = messages,
                                          .tools = tools,
@@ -30,8 +33,9 @@ static char *render(const struct probe *probe, json_t *messages, json_t *tools, 
     char *text = NULL;
     size_t bytes;
     struct dse_error err;
-    if (!messages || dse_template_render_within(probe->tmpl, &inputs, probe->budget, &text, &bytes, &err) != DSE_OK)
-        text = NULL;
+    if (messages && !probe->exhausted &&
+        dse_template_render_within(probe->tmpl, &inputs, probe->budget, &text, &bytes, &err) == DSE_ERR_LIMIT)
+        probe->exhausted = true;
     json_decref(messages);
     json_decref(tools);
     return text;
@@ -53,7 +57,7 @@ static json_t *call_history(bool object, bool null_content)
 }
 
 /* The arguments arrive as JSON text, not quoted again and not as Python's repr. */
-static bool takes_arguments(const struct probe *probe, bool object, bool null_content)
+static bool takes_arguments(struct probe *probe, bool object, bool null_content)
 {
     char *text = render(probe, call_history(object, null_content), NULL, true);
     bool good = object ? has(text, MARK_KEY) && has(text, MARK_VALUE) && !has(text, "'" MARK_KEY "'")
@@ -64,7 +68,7 @@ static bool takes_arguments(const struct probe *probe, bool object, bool null_co
     return good;
 }
 
-static void probe_calls(const struct probe *probe, struct dse_template_traits *traits)
+static void probe_calls(struct probe *probe, struct dse_template_traits *traits)
 {
     bool known = false;
     /* null first: V3's template shows calls only then. */
@@ -78,7 +82,7 @@ static void probe_calls(const struct probe *probe, struct dse_template_traits *t
     dse_free(text);
 }
 
-static void probe_tools(const struct probe *probe, struct dse_template_traits *traits)
+static void probe_tools(struct probe *probe, struct dse_template_traits *traits)
 {
     json_t *tools = json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{}}}}]", "type", "function", "function", "name",
                               "probe_tool_7", "description", "d", "parameters", "type", "object", "properties");
@@ -87,7 +91,7 @@ static void probe_tools(const struct probe *probe, struct dse_template_traits *t
     dse_free(text);
 }
 
-static void probe_thinking(const struct probe *probe, struct dse_template_traits *traits)
+static void probe_thinking(struct probe *probe, struct dse_template_traits *traits)
 {
     const char *source = probe->tmpl->source;
     traits->has_thinking = has(source, "<think>") || has(source, "</think>") || has(source, "enable_thinking");
@@ -108,6 +112,8 @@ void dse_template_probe(const struct dse_template *tmpl, const char *bos_token, 
     struct dse_template_budget budget;
     struct probe probe = {.tmpl = tmpl, .bos = bos_token, .eos = eos_token, .budget = &budget};
     dse_template_budget_start(&budget, tmpl);
+    if (budget.limits.max_memory_bytes > MAX_BYTES) budget.limits.max_memory_bytes = MAX_BYTES;
+    if (budget.limits.max_output_bytes > MAX_BYTES) budget.limits.max_output_bytes = MAX_BYTES;
     memset(traits, 0, sizeof(*traits));
     traits->tool_format = dse_tool_format_of(tmpl->source);
     traits->encoder_rules = dse_chat_builtin_is_encoder(tmpl->source);

@@ -113,8 +113,8 @@ static bool set_variables(struct dse_jinja_run *run, const struct dse_template_i
 
 void dse_template_budget_start(struct dse_template_budget *budget, const struct dse_template *tmpl)
 {
-    *budget = (struct dse_template_budget){.deadline_ns = dse_clock_thread_ns() +
-                                                          (uint64_t)tmpl->limits.max_ms * 1000000u};
+    *budget = (struct dse_template_budget){
+        .limits = tmpl->limits, .deadline_ns = dse_clock_thread_ns() + (uint64_t)tmpl->limits.max_ms * 1000000u};
 }
 
 enum dse_status dse_template_render(const struct dse_template *tmpl, const struct dse_template_inputs *inputs,
@@ -133,11 +133,11 @@ enum dse_status dse_template_render_within(const struct dse_template *tmpl, cons
     *bytes = 0;
     struct dse_buffer out;
     struct dse_jinja_scope scope = {0};
-    struct dse_jinja_run run = {.limits = &tmpl->limits, .out = &out, .scope = &scope};
+    struct dse_jinja_run run = {.limits = &budget->limits, .out = &out, .scope = &scope};
     run.deadline_ns = budget->deadline_ns;
     run.steps = budget->steps;
-    dse_arena_init(&run.arena, DSE_MEM_REQUEST, tmpl->limits.max_memory_bytes);
-    dse_buffer_init(&out, DSE_MEM_REQUEST, tmpl->limits.max_output_bytes);
+    dse_arena_init(&run.arena, DSE_MEM_REQUEST, budget->limits.max_memory_bytes);
+    dse_buffer_init(&out, DSE_MEM_REQUEST, budget->limits.max_output_bytes);
     if (set_variables(&run, inputs)) (void)dse_jinja_exec(&run, tmpl->root);
     budget->steps = run.steps;
     if (!run.failed) {

@@ -9,6 +9,7 @@ struct dse_jinja_node;
 
 /* What several renderings may take together. */
 struct dse_template_budget {
+    struct dse_template_limits limits; /* of each: those of the template, unless its user lowers them */
     uint64_t deadline_ns;
     uint64_t steps; /* taken so far */
 };

@@ -251,12 +251,31 @@ def test_numbers_beyond_all_types(server, number):
     for ignored in ('"user_id":%s', '"x":{"y":[1,%s,"1e999"]}', '"x":[%s]', '"metadata":{"a":%s }'):
         reply = server.post(CHAT, body % ignored % number)
         assert reply.status == 200, reply.body
-    for field in ("seed", "temperature", "top_k", "n", "presence_penalty", "min_tokens"):
-        error = refused(server.post(CHAT, body % ('"%s":%s' % (field, number))), 400, field)
-        assert field in error["message"]
+    int64 = 2**63 - 1
+    for field, least, most in [("seed", -int64 - 1, int64), ("max_completion_tokens", -1, int64), ("max_tokens", -1, int64),
+                               ("n_predict", -1, int64), ("top_k", -1, 2**31 - 1), ("n", 1, 8), ("min_tokens", 0, 2**31 - 1),
+                               ("top_logprobs", 0, 20)]:
+        text = body.replace('"max_tokens":0,', "") % ('"logprobs":true,"%s":%s' % (field, number))
+        message = refused(server.post(CHAT, text), 400, field)["message"]
+        assert message == f"{field} must be an integer from {least} to {most}"
+    for field, least, most in [("temperature", 0, 2), ("top_p", 0, 1), ("min_p", 0, 1), ("presence_penalty", -2, 2),
+                               ("frequency_penalty", -2, 2), ("repetition_penalty", 0.001, 100)]:
+        message = refused(server.post(CHAT, body % ('"%s":%s' % (field, number))), 400, field)["message"]
+        assert message == f"{field} must be from {least} to {most}"
     refused(server.post(CHAT, body % ('"logit_bias":{"5":%s}' % number)), 400, 'logit_bias["5"]')
     refused(server.post(CHAT, body % ('"stop":[%s]' % number)), 400, "stop[0]")
-    refused(server.post("/v1/completions", '{"prompt":[1,%s]}' % number), 400, "prompt[1]")
+    for at, path, text in [("prompt[1]", "/v1/completions", '{"prompt":[1,%s]}'),
+                           ("tokens[1]", "/detokenize", '{"tokens":[1,%s]}'),
+                           ("stop_token_ids[0]", CHAT, body % '"stop_token_ids":[%s]')]:
+        message = refused(server.post(path, text % number), 400, at)["message"]
+        assert re.fullmatch(re.escape(at) + r" must be an integer from 0 to \d+", message)
+
+
+@pytest.mark.parametrize("number", ["1e17", "9007199254740993.0", "-9223372036854775808.0"])
+def test_integers_may_have_a_point_or_an_exponent(server, number):
+    assert server.post(CHAT, '{"messages":[{"role":"user","content":"a"}],"max_tokens":0,"seed":%s}' % number).status == 200
+    message = refused(server.post(CHAT, '{"messages":[{"role":"user","content":"a"}],"n":%s}' % number), 400, "n")["message"]
+    assert str(int(float(number))) in message
 
 
 def test_an_error_after_numbers_beyond_all_types_is_told(server):

@@ -6,7 +6,10 @@
 #include <cmocka.h>
 
 #include <arpa/inet.h>
+#include <dlfcn.h>
+#include <netdb.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +23,7 @@
 #include "base/clock.h"
 #include "server/errors.h"
 #include "server/http.h"
+#include "server/listen.h"
 #include "server/server.h"
 
 static struct dse_server *start(const struct dse_server_options *options)
@@ -228,6 +232,80 @@ static void a_port_in_use_and_a_bad_host_are_address_errors(void **state)
     dse_server_stop(server);
 }
 
+/* The name "many.test" has these addresses; all others are the system's. A "-" before one: of a family that is not there,
+ * as IPv6 where it is off. */
+static const char *const *many_addresses;
+static struct addrinfo many_infos[4];
+
+int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **out)
+{
+    static struct sockaddr_storage storage[4];
+    __typeof__(getaddrinfo) *real;
+    *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    if (strcmp(node, "many.test") != 0) return real(node, service, hints, out);
+    for (int i = 0; many_addresses[i]; i++) {
+        struct addrinfo *one;
+        bool off = many_addresses[i][0] == '-';
+        assert_int_equal(real(many_addresses[i] + off, service, hints, &one), 0);
+        memcpy(&storage[i], one->ai_addr, one->ai_addrlen);
+        many_infos[i] = (struct addrinfo){.ai_family = off ? AF_MAX : one->ai_family,
+                                          .ai_socktype = SOCK_STREAM,
+                                          .ai_addrlen = one->ai_addrlen,
+                                          .ai_addr = (struct sockaddr *)&storage[i],
+                                          .ai_next = many_addresses[i + 1] ? &many_infos[i + 1] : NULL};
+        freeaddrinfo(one);
+    }
+    *out = many_infos;
+    return 0;
+}
+
+void freeaddrinfo(struct addrinfo *list)
+{
+    __typeof__(freeaddrinfo) *real;
+    *(void **)&real = dlsym(RTLD_NEXT, "freeaddrinfo");
+    if (list != many_infos) real(list);
+}
+
+/* 192.0.2.0/24 is of no machine. */
+static void a_name_with_several_addresses_is_tried_until_one_can_be_had(void **state)
+{
+    char answer[4096];
+    struct dse_server_options options = quick_options();
+    struct dse_server *server = NULL, *other = NULL;
+    struct dse_error err;
+    options.host = "many.test";
+    many_addresses = (const char *const[]){"-::1", "127.0.0.1", "192.0.2.1", NULL};
+    server = start(&options);
+    ask(server, GET("/health"), answer, sizeof answer);
+    assert_non_null(strstr(answer, " 200 "));
+
+    /* Never past one that somebody uses: whoever comes by the name would reach him. */
+    many_addresses = (const char *const[]){"127.0.0.1", "127.0.0.2", NULL};
+    options.port = dse_server_port(server);
+    assert_int_equal(dse_server_start(&options, &other, &err), DSE_ERR_ADDRESS);
+    assert_non_null(strstr(err.message, "--port"));
+    many_addresses = (const char *const[]){"-::1", "127.0.0.1", "127.0.0.2", NULL};
+    assert_int_equal(dse_server_start(&options, &other, &err), DSE_ERR_ADDRESS);
+    assert_non_null(strstr(err.message, "--port"));
+    dse_server_stop(server);
+
+    /* Never on to one that needs a key. */
+    options.port = 0;
+    many_addresses = (const char *const[]){"-::1", "192.0.2.1", "127.0.0.1", NULL};
+    assert_int_equal(dse_server_start(&options, &other, &err), DSE_ERR_ADDRESS);
+    many_addresses = (const char *const[]){"192.0.2.1", "127.0.0.1", NULL};
+    assert_int_equal(dse_server_start(&options, &other, &err), DSE_ERR_INVALID);
+    assert_non_null(strstr(err.message, "--api-key"));
+    options.insecure = true;
+    server = start(&options);
+    ask(server, GET("/health"), answer, sizeof answer);
+    assert_non_null(strstr(answer, " 200 "));
+    dse_server_stop(server);
+    many_addresses = (const char *const[]){"192.0.2.1", "-::1", NULL};
+    assert_int_equal(dse_server_start(&options, &other, &err), DSE_ERR_ADDRESS);
+    assert_non_null(strstr(err.message, "many.test"));
+}
+
 static void a_unix_socket_serves_and_is_removed(void **state)
 {
     char answer[4096], path[64];
@@ -280,6 +358,105 @@ static void a_unix_socket_that_is_served_is_refused_and_a_stale_one_replaced(voi
     assert_int_equal(dse_server_start(&options, &other, &err), DSE_ERR_ADDRESS); /* no socket: never removed */
     assert_int_equal(access(path, F_OK), 0);
     unlink(path);
+}
+
+#define RACERS 4
+
+/* One of several that start, or one that ends, on the same path. */
+struct racer {
+    pthread_barrier_t *start;
+    const char *path;
+    bool ends;
+    struct dse_listener listener;
+    enum dse_status status;
+    struct dse_error err;
+};
+
+static void *race(void *argument)
+{
+    struct racer *racer = argument;
+    struct dse_server_options options = quick_options();
+    options.uds = racer->path;
+    pthread_barrier_wait(racer->start);
+    if (racer->ends)
+        dse_listener_deinit(&racer->listener);
+    else
+        racer->status = dse_listen(&options, &racer->listener, &racer->err);
+    return NULL;
+}
+
+static void run_race(struct racer *racers, int n)
+{
+    pthread_barrier_t start;
+    pthread_t threads[RACERS];
+    pthread_barrier_init(&start, NULL, (unsigned)n);
+    for (int i = 0; i < n; i++) {
+        racers[i].start = &start;
+        assert_int_equal(pthread_create(&threads[i], NULL, race, &racers[i]), 0);
+    }
+    for (int i = 0; i < n; i++)
+        pthread_join(threads[i], NULL);
+    pthread_barrier_destroy(&start);
+}
+
+static bool is_served(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    bool served = connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
+    close(fd);
+    return served;
+}
+
+static void of_servers_that_start_on_one_stale_socket_one_wins(void **state)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/tmp/dse-race-%d.sock", (int)getpid());
+    for (int round = 0; round < 300; round++) { /* the first finds no file, the others a stale one */
+        struct racer racers[RACERS] = {0};
+        int n_won = 0;
+        for (int i = 0; i < RACERS; i++)
+            racers[i].path = path;
+        run_race(racers, RACERS);
+        for (int i = 0; i < RACERS; i++) {
+            n_won += racers[i].status == DSE_OK;
+            if (racers[i].status == DSE_OK) continue;
+            assert_int_equal(racers[i].status, DSE_ERR_ADDRESS);
+            assert_non_null(strstr(racers[i].err.message, path));
+            assert_non_null(strstr(racers[i].err.message, "another server"));
+        }
+        assert_int_equal(n_won, 1);
+        assert_true(is_served(path));
+        for (int i = 0; i < RACERS; i++) {
+            if (racers[i].status == DSE_OK) close(racers[i].listener.fd);
+            racers[i].listener.inode = 0; /* as if it were killed: the file stays */
+            dse_listener_deinit(&racers[i].listener);
+        }
+        assert_false(is_served(path));
+    }
+    assert_int_equal(unlink(path), 0);
+}
+
+static void a_server_that_ends_takes_nothing_from_one_that_starts(void **state)
+{
+    char path[64];
+    struct racer old = {0};
+    snprintf(path, sizeof path, "/tmp/dse-next-%d.sock", (int)getpid());
+    old.path = path;
+    run_race(&old, 1);
+    for (int round = 0; round < 300; round++) {
+        struct racer racers[2] = {{.path = path}, old};
+        assert_int_equal(old.status, DSE_OK);
+        racers[1].ends = true;
+        close(old.listener.fd);
+        run_race(racers, 2);
+        assert_true(is_served(path));
+        old = racers[0];
+    }
+    close(old.listener.fd);
+    dse_listener_deinit(&old.listener);
+    assert_int_equal(access(path, F_OK), -1);
 }
 
 static void a_client_that_ends_within_its_request_is_let_go_at_once(void **state)
@@ -433,8 +610,11 @@ int main(void)
         cmocka_unit_test(idle_and_half_sent_connections_are_closed_in_time),
         cmocka_unit_test(an_address_beyond_loopback_needs_a_key_or_consent),
         cmocka_unit_test(a_port_in_use_and_a_bad_host_are_address_errors),
+        cmocka_unit_test(a_name_with_several_addresses_is_tried_until_one_can_be_had),
         cmocka_unit_test(a_unix_socket_serves_and_is_removed),
         cmocka_unit_test(a_unix_socket_that_is_served_is_refused_and_a_stale_one_replaced),
+        cmocka_unit_test(of_servers_that_start_on_one_stale_socket_one_wins),
+        cmocka_unit_test(a_server_that_ends_takes_nothing_from_one_that_starts),
         cmocka_unit_test(a_client_that_ends_within_its_request_is_let_go_at_once),
         cmocka_unit_test(blank_keys_are_refused),
         cmocka_unit_test(a_large_piece_of_a_stream_is_no_sign_of_a_slow_reader),

@@ -123,7 +123,21 @@ def test_configured_origins(start):
     assert two.get("/health", headers={"Origin": "https://b.example"}).headers["Access-Control-Allow-Origin"]
     assert two.get("/health", headers={"Origin": "https://a.example"}).headers["Access-Control-Allow-Origin"]
     every = start("--cors-origins", "*")
-    assert every.get("/health", headers={"Origin": "https://a.b"}).headers["Access-Control-Allow-Origin"]
+    for origin in ("https://a.b", "http://localhost:3000"):
+        assert every.get("/health", headers={"Origin": origin}).headers["Access-Control-Allow-Origin"]
+
+
+def test_configured_origins_take_the_place_of_the_local_ones(start):
+    """As the help says. Who asks without leave is answered, but no page may read it."""
+    local = "http://localhost:3000"
+    one = start("--cors-origins", "https://app.example")
+    two = start("--cors-origins", f"https://app.example,{local}")
+    for method, path in (("GET", "/health"), ("OPTIONS", CHAT)):
+        reply = one.request(method, path, headers={"Origin": local, "Access-Control-Request-Method": "POST"})
+        assert reply.status in (200, 204) and not reply.headers["Access-Control-Allow-Origin"]
+        reply = two.request(method, path, headers={"Origin": local, "Access-Control-Request-Method": "POST"})
+        assert reply.headers["Access-Control-Allow-Origin"] == local
+    assert one.get("/health", headers={"Origin": "https://other.example"}).status == 403
 
 
 def test_preflight_names_methods_and_headers(server):

@@ -163,6 +163,24 @@ def test_show_tells_shape_and_memory(program, model):
     assert "q4_1" in program("show", model).stdout
 
 
+@pytest.mark.parametrize("context,rows", [
+    (1, [1]), (1024, [1024]), (2048, [2048]), (2049, [2048, 2049]), (10000, [2048, 4096, 8192, 10000]),
+    (131072, [2048 << i for i in range(7)]), (163840, [2048 << i for i in range(7)] + [163840]),
+])
+def test_memory_table_ends_with_the_context_of_the_model(program, data, tmp_path, context, rows):
+    folder = tmp_path / "folder"
+    shutil.copytree(data / "reference" / "llama_linear", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("rope_scaling", None)
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": context}))
+    shown = json.loads(program("show", folder, "--json").stdout)
+    assert shown["context_length"] == context
+    assert [row["context"] for row in shown["memory"]] == rows
+    assert all(row["kv_bytes"] == shown["kv_bytes_per_token"] * row["context"] for row in shown["memory"])
+    table = program("show", folder).stdout.split("weights + KV\n")[1].splitlines()
+    assert [int(line.split()[0]) for line in table] == rows
+
+
 def test_show_tells_experts_and_latents(program, data):
     shown = json.loads(program("show", data / "reference" / "deepseek_v2", "--json").stdout)
     assert shown["architecture"] == "deepseek_v2"
@@ -207,6 +225,16 @@ def test_bench_writes_the_promised_rows(program, model):
     assert all(r["tokens_per_second"] > 0 and r["bandwidth_bytes_per_second"] > 1e8 and r["cpu"] for r in rows)
 
 
+def test_bench_refuses_before_it_prints(program, model):
+    """Whichever of the rows it is that cannot be had: no table is begun."""
+    for form in ("md", "csv", "json", "jsonl"):
+        small = ["bench", model, "-p", "8", "-n", "0", "-r", "1", "-o", form]
+        program.fails(1, *small, "-d", "0,999999", says=["1000007"])
+        result = program.fails(5, *small, "-d", "0,8100", "-b", "1,1024", "--compute", "f32", says=["MiB"])
+        use = result.stderr.split(": use ")[1].split()
+        assert use[0] == "--n-seqs" and 1 <= int(use[1]) < 1024, result.stderr
+
+
 def test_hugging_face_cache_names_work_in_any_case(program, data, tmp_path):
     snapshot = tmp_path / "models--Org--Tiny-Model" / "snapshots" / "abc123"
     snapshot.parent.mkdir(parents=True)
@@ -216,3 +244,20 @@ def test_hugging_face_cache_names_work_in_any_case(program, data, tmp_path):
     shown = program("show", "org/tiny-model", "--json", env={"HF_HUB_CACHE": str(tmp_path)})
     assert json.loads(shown.stdout)["architecture"] == "llama", shown.stderr
     program.fails(3, "show", "org/other", env={"HF_HUB_CACHE": str(tmp_path)}, says=["org/other"])
+
+
+@pytest.mark.parametrize("folder,name", [
+    ("models--Org--Tiny-Model/snapshots/0123abc", "Org/Tiny-Model"), ("models--tiny/snapshots/0123abc", "tiny"),
+    ("models--a-b--c.d/snapshots/main", "a-b/c.d"), ("other/snapshots/0123abc", "0123abc"),
+    ("models--Org--Tiny/0123abc", "0123abc"), ("snapshots/mine", "mine"),
+])
+def test_a_cached_model_is_called_by_its_repository(program, data, tmp_path, folder, name):
+    shutil.copytree(data / "reference" / "llama_linear", tmp_path / folder)
+    assert json.loads(program("show", tmp_path / folder, "--json").stdout)["name"] == name
+    lines = program("show", tmp_path / folder).stdout.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("name ")] == [name]
+    if folder.startswith("models--") and "/" in name:
+        env = {"HF_HUB_CACHE": str(tmp_path)}
+        assert json.loads(program("show", name.lower(), "--json", env=env).stdout)["name"] == name
+        rows = program("bench", name, "-p", "1", "-n", "0", "-r", "1", "-o", "jsonl", env=env).stdout
+        assert json.loads(rows)["model"] == name

@@ -24,6 +24,13 @@ def test_documented_flags_are_those_of_the_program(program):
     assert (ROOT / "docs" / "options.md").read_text() == program("help", "--markdown").stdout
 
 
+def test_help_says_how_many_packs_are_kept(program):
+    header = (ROOT / "src" / "device" / "pack_folder.h").read_text()
+    kept = int(re.search(r"#define DSE_PACKS_KEPT (\d+)", header).group(1)) + 1
+    for verb in ("run", "serve", "bench", "eval"):
+        assert re.search(rf"--pack-cache[^-]*at most\s+{kept}\s+models", program("help", verb).stdout), verb
+
+
 def test_man_page_names_every_exit_code(program):
     page = program("help", "--man").stdout
     for code in (0, 1, 2, 3, 4, 5, 6, 7, "130, 143"):
@@ -88,6 +95,21 @@ def test_port_in_use_is_exit_7(program, model):
         busy.bind(("127.0.0.1", 0))
         busy.listen()
         program.fails(7, "serve", model, "--port", busy.getsockname()[1], says=[str(busy.getsockname()[1])])
+
+
+def test_serve_listens_only_when_its_flags_are_fine(program, model, data, tmp_path):
+    """Whatever can be refused without loading the model is refused before a port is announced."""
+    broken, folder = tmp_path / "broken.jinja", data / "reference" / "llama_linear"
+    broken.write_text("{% if %}")
+    for code, *line in ((2, model, "--quantize", "awq"), (2, model, "-q", "q8_0"), (4, folder, "--quantize", "gptq"),
+                        (4, model, "--chat-template", broken), (3, model, "--chat-template", tmp_path / "none"),
+                        (4, model, "--kv-cache-dtype", "q4_0"),
+                        (2, model, "--pack-cache", ""), (6, model, "--device", "cuda:0"), (6, model, "-ngl", "1"),
+                        (2, model, "--api-key", ""), (3, model, "--api-key-file", tmp_path / "none"),
+                        (2, model, "--cors-origins", ","), (2, model, "--served-model-name", ","),
+                        (2, model, "--uds", "/tmp/" + "x" * 200), (3, tmp_path / "none.gguf")):
+        result = program.fails(code, "serve", *line, "--port", "0")
+        assert "listening" not in result.stderr, line
 
 
 def test_beyond_loopback_needs_a_key(program, model):

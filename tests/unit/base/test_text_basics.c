@@ -126,6 +126,45 @@ static void json_limits_values_so_that_memory_is_known(void **state)
     free(text);
 }
 
+/* Whichever allocation it is: no crash, no leak (sanitizers), and never an answer that is about the text. */
+static void json_says_when_there_is_no_memory(void **state)
+{
+    (void)state;
+    char string[70000], member[70000];
+    memset(string, 'a', sizeof string);
+    string[0] = string[sizeof string - 2] = '"';
+    string[sizeof string - 1] = '\0';
+    memset(member, 'b', sizeof member);
+    memcpy(member, "{\"x\":[1,2.5,null],\"", 20);
+    memcpy(member + sizeof member - 5, "\":1}", 5);
+    const char *const texts[] = {
+        string,
+        member,
+        "[[],{},[1,[2,{\"a\":{\"b\":\"\\ud83d\\ude00\"}}]],true]",
+        "\"\"",
+        "123456789012345678",
+        "{\"a\":1,\"b\":2,\"c\":3,\"d\":4,\"e\":5,\"f\":6,\"g\":7,\"h\":8,\"i\":9,\"j\":10}",
+        "[1,2,3,",
+    };
+    for (size_t t = 0; t < sizeof texts / sizeof *texts; t++) {
+        struct dse_error err;
+        const enum dse_status whole = parse(texts[t], &err);
+        const size_t before = dse_mem_live_bytes(DSE_MEM_MISC);
+        enum dse_status status = DSE_ERR_NO_MEMORY;
+        long n = 0;
+        while (status == DSE_ERR_NO_MEMORY) {
+            assert_true(++n < 1000);
+            dse_alloc_fail_after(n);
+            status = parse(texts[t], &err);
+            dse_alloc_fail_after(0);
+            if (status == DSE_ERR_NO_MEMORY) assert_non_null(strstr(err.message, "body"));
+        }
+        assert_int_equal(status, whole);
+        assert_true(n > 2);
+        assert_int_equal(dse_mem_live_bytes(DSE_MEM_MISC), before);
+    }
+}
+
 static void json_rejects_duplicates_bad_utf8_and_rest(void **state)
 {
     static const char *const bad[] = {"",     "{",   "{\"a\":1,\"a\":2}", "\"\xFF\"", "{} x",
@@ -273,6 +312,7 @@ int main(void)
         cmocka_unit_test(invalid_utf8_is_cut_at_maximal_subparts),
         cmocka_unit_test(json_rejects_nesting_past_limit),
         cmocka_unit_test(json_limits_values_so_that_memory_is_known),
+        cmocka_unit_test(json_says_when_there_is_no_memory),
         cmocka_unit_test(json_rejects_duplicates_bad_utf8_and_rest),
         cmocka_unit_test(errors_keep_status_place_and_text),
         cmocka_unit_test(philox_gives_the_published_numbers),

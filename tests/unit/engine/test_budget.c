@@ -191,6 +191,56 @@ static void check_of_eval_and_bench_counts_cache_and_scratch(void **state)
     free(logits);
 }
 
+/* From the largest machine that refuses a row down to none: what is proposed fits, and a step more of it does not. */
+static void refusal_of_a_benchmark_names_the_nearest_row_that_fits(void **state)
+{
+    static const struct {
+        struct dse_bench_spec spec;
+        const char *first; /* the setting that is lowered alone on a machine that is a little too small */
+    } rows[] = {
+        {{.n_prompt = 100, .n_depth = 500, .n_seqs = 7}, "--n-seqs"},
+        {{.n_gen = 100, .n_depth = 500, .n_seqs = 1}, "--n-depth"},
+        {{.n_gen = 500, .n_seqs = 1}, "--n-gen"},
+        {{.n_prompt = 500, .n_seqs = 1}, "--n-prompt"},
+        {{.n_prompt = 1, .n_seqs = 1}, "--chunk-tokens"},
+    };
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+        struct dse_bench_sizes sizes;
+        struct dse_error error;
+        assert_int_equal(dse_budget_bench(*state, &rows[r].spec, 64, machine(1), &sizes, &error), DSE_ERR_NO_MEMORY);
+        assert_non_null(strstr(error.message, "no smaller one fits"));
+        const uint64_t need = (uint64_t)error.need;
+        assert_int_equal(dse_budget_bench(*state, &rows[r].spec, 64, machine(need), &sizes, &error), DSE_OK);
+        for (uint64_t have = need - 1; have > need / 64; have -= have / 5 + 1) {
+            struct dse_bench_spec spec = rows[r].spec;
+            int chunk = 64, *last = NULL;
+            assert_int_equal(dse_budget_bench(*state, &spec, chunk, machine(have), &sizes, &error), DSE_ERR_NO_MEMORY);
+            const char *use = strstr(error.message, "use");
+            if (strstr(error.message, "no smaller one fits") != NULL) continue;
+            assert_non_null(use);
+            if (have == need - 1) assert_true(strncmp(use + 4, rows[r].first, strlen(rows[r].first)) == 0);
+            struct {
+                const char *flag;
+                int *value;
+            } settings[] = {{" --n-seqs ", &spec.n_seqs},
+                            {" --n-depth ", &spec.n_depth},
+                            {" --n-gen ", &spec.n_gen},
+                            {" --n-prompt ", &spec.n_prompt},
+                            {" --chunk-tokens ", &chunk}};
+            for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+                const char *at = strstr(use, settings[i].flag);
+                if (at == NULL) continue;
+                last = settings[i].value;
+                *last = (int)strtol(at + strlen(settings[i].flag), NULL, 10);
+            }
+            assert_non_null(last);
+            assert_int_equal(dse_budget_bench(*state, &spec, chunk, machine(have), &sizes, &error), DSE_OK);
+            ++*last;
+            assert_int_equal(dse_budget_bench(*state, &spec, chunk, machine(have), &sizes, &error), DSE_ERR_NO_MEMORY);
+        }
+    }
+}
+
 static void plan_refuses_options_out_of_range_by_name(void **state)
 {
     const struct {
@@ -282,6 +332,7 @@ int main(void)
         cmocka_unit_test(plan_leaves_mapped_weights_their_memory_unless_told_otherwise),
         cmocka_unit_test(plan_of_a_machine_without_any_limit_does_not_overflow),
         cmocka_unit_test(check_of_eval_and_bench_counts_cache_and_scratch),
+        cmocka_unit_test(refusal_of_a_benchmark_names_the_nearest_row_that_fits),
         cmocka_unit_test(plan_refuses_options_out_of_range_by_name),
         cmocka_unit_test(engine_refuses_to_start_when_the_plan_does_not_fit),
         cmocka_unit_test(engine_reports_its_plan_and_model),

@@ -1,0 +1,155 @@
+/* An allocation that fails, each in turn, while a request is answered: the answer is whole, or it is told as an error. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <ctype.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "server/server.h"
+
+#define MAX_ANSWER (256 * 1024)
+/* So many faults in a row that nothing was lost to: the request makes fewer allocations than that. */
+#define HARMLESS_AT_THE_END 60
+
+#define TEMPLATE                                                                                                       \
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}a:{% endif %}"
+
+static struct {
+    struct dse_model *model;
+    struct dse_engine *engine;
+    struct dse_server *server;
+} fixture;
+
+static int open_fixture(void **state)
+{
+    char path[1024];
+    struct dse_error err = {0};
+    struct dse_model_options model = {.n_threads = 1};
+    struct dse_engine_options engine = {.max_concurrent = 4};
+    struct dse_server_options server = dse_server_options_default;
+    server.port = 0;
+    server.chat_template = TEMPLATE;
+    snprintf(path, sizeof path, "%s/reference/gguf/llama_linear.gguf", getenv("DSE_TEST_DATA"));
+    if (dse_model_open(path, &model, &fixture.model, &err) != DSE_OK ||
+        dse_engine_create(fixture.model, &engine, &fixture.engine, &err) != DSE_OK ||
+        dse_server_start(&server, &fixture.server, &err) != DSE_OK ||
+        dse_server_set_engine(fixture.server, fixture.engine, &err) != DSE_OK)
+        fail_msg("%s", err.message);
+    return 0;
+}
+
+static int close_fixture(void **state)
+{
+    dse_server_stop(fixture.server);
+    dse_engine_free(fixture.engine);
+    dse_model_unref(fixture.model);
+    return 0;
+}
+
+/* The body of the answer to a request whose n-th allocation fails, 0: none does. HTTP/1.0, so that it comes in one piece. */
+static void ask(const char *path, const char *body, long n, char answer[MAX_ANSWER])
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)dse_server_port(fixture.server))};
+    char request[4096];
+    size_t got = 0;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    int length = snprintf(request, sizeof request,
+                          "POST %s HTTP/1.0\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", path, strlen(body),
+                          body);
+    dse_alloc_fail_after(n);
+    assert_int_equal(send(fd, request, (size_t)length, MSG_NOSIGNAL), length);
+    for (ssize_t part = 1; part > 0 && got + 1 < MAX_ANSWER; got += part > 0 ? (size_t)part : 0) {
+        struct pollfd p = {.fd = fd, .events = POLLIN};
+        if (poll(&p, 1, 20000) <= 0) fail_msg("no answer when allocation %ld fails", n);
+        part = recv(fd, answer + got, MAX_ANSWER - 1 - got, 0);
+    }
+    close(fd);
+    while (dse_server_in_flight(fixture.server) > 0)
+        usleep(100);
+    dse_alloc_fail_after(0);
+    answer[got] = '\0';
+    const char *end = strstr(answer, "\r\n\r\n");
+    if (end) memmove(answer, end + 4, strlen(end + 4) + 1);
+}
+
+/* What differs from answer to answer is made alike: numbers (times) and the random part of the id. */
+static void make_comparable(char *text)
+{
+    char *out = text;
+    for (char *p = text; *p;) {
+        char *dash = strncmp(p, "\"id\":\"", 6) == 0 ? strchr(p, '-') : NULL;
+        if (dash) {
+            p = dash + 1 + strspn(dash + 1, "0123456789abcdef");
+        } else if (isdigit((unsigned char)*p)) {
+            p += strspn(p, "0123456789.e+-");
+            *out++ = '#';
+        } else {
+            *out++ = *p++;
+        }
+    }
+    *out = '\0';
+}
+
+static void every_allocation_fails_once(const char *path, const char *body)
+{
+    static char whole[MAX_ANSWER], answer[MAX_ANSWER];
+    const char *done = "data: [DONE]\n\n";
+    const bool stream = strstr(body, "\"stream\":true") != NULL;
+    long n_told = 0;
+    ask(path, body, 0, whole);
+    make_comparable(whole);
+    assert_non_null(strstr(whole, "\"finish_reason\":\"length\""));
+    for (long n = 1, harmless = 0; harmless < HARMLESS_AT_THE_END; n++) {
+        ask(path, body, n, answer);
+        bool told = strstr(answer, "{\"error\":{\"message\":") != NULL;
+        bool cut = stream ? !strstr(answer, done) : strlen(answer) == 0;
+        harmless = told || cut ? 0 : harmless + 1;
+        n_told += told;
+        make_comparable(answer);
+        if (!told && !cut && strcmp(answer, whole) != 0)
+            fail_msg("%s: allocation %ld fails and nobody is told:\n%s\nis not\n%s", path, n, answer, whole);
+        if (told && stream && strncmp(answer, "data:", 5) == 0 && !strstr(answer, done))
+            fail_msg("%s: an error is not the end of the stream when allocation %ld fails:\n%s", path, n, answer);
+    }
+    assert_true(n_told > 10);
+}
+
+#define LIMITS "\"max_tokens\":6,\"ignore_eos\":true,\"temperature\":0,\"n\":2"
+#define STREAM ",\"stream\":true,\"return_progress\":true"
+#define USAGE  ",\"stream_options\":{\"include_usage\":true}"
+
+static void chat_answers_are_whole_or_told_as_errors(void **state)
+{
+#define CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}],\"logprobs\":true,\"top_logprobs\":2," LIMITS
+    every_allocation_fails_once("/v1/chat/completions", CHAT "}");
+    every_allocation_fails_once("/v1/chat/completions", CHAT STREAM "}");
+    every_allocation_fails_once("/v1/chat/completions", CHAT STREAM USAGE "}");
+}
+
+static void completions_are_whole_or_told_as_errors(void **state)
+{
+#define COMPLETION "{\"prompt\":\"hello\",\"echo\":true,\"logprobs\":1,\"stop\":[\"never said\"]," LIMITS
+    every_allocation_fails_once("/v1/completions", COMPLETION "}");
+    every_allocation_fails_once("/v1/completions", COMPLETION STREAM USAGE "}");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(chat_answers_are_whole_or_told_as_errors),
+        cmocka_unit_test(completions_are_whole_or_told_as_errors),
+    };
+    return cmocka_run_group_tests(tests, open_fixture, close_fixture);
+}
