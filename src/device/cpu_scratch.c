@@ -35,7 +35,7 @@ static struct widths widths_of(const struct dse_config *config)
     const struct dse_latent_config *latent = &config->latent;
     size_t d = dse_attention_width(config->head_dim);
     if (latent->kv_rank == 0) return (struct widths){d, d};
-    return (struct widths){dse_attention_width(latent->kv_rank + latent->rope), dse_attention_width(latent->kv_rank)};
+    return (struct widths){dse_latent_key_width(latent->kv_rank, latent->rope), dse_attention_width(latent->kv_rank)};
 }
 
 static size_t widest_input(const struct dse_config *config)

@@ -36,9 +36,9 @@ static inline size_t dse_attention_width(int head_dim)
 }
 
 /* Latent attention: a query is [absorbed (latent) | rotated (rope)], as a row of the cache is; a result is `latent` values. */
-static inline size_t dse_latent_key_width(const struct dse_kv_layout *layout)
+static inline size_t dse_latent_key_width(int latent, int rope)
 {
-    return dse_attention_width(layout->latent + layout->rope);
+    return dse_attention_width(latent + rope) | 16; /* an odd number of cache lines: rows do not share their places */
 }
 static inline size_t dse_latent_width(const struct dse_kv_layout *layout)
 {

@@ -63,24 +63,26 @@ DSE_INLINE void tile_columns(const float *a, size_t a_stride, const void *b, boo
     }
 }
 
+/* Vectors of b outside, columns inside: a stretch of b, k rows high, is read from afar once and stays in the L1 for the
+ * other columns. */
 DSE_INLINE void product(const float *a, size_t a_stride, size_t n_columns, const void *b, bool half, size_t b_stride,
                         size_t k, size_t n, float *out, size_t out_stride, bool add)
 {
     size_t n_tiles = (n_columns + MAX_COLUMNS - 1) / MAX_COLUMNS;
-    size_t element = half ? sizeof(uint16_t) : sizeof(float);
-    for (size_t t = 0, c = 0; t < n_tiles; t++) {
-        size_t columns = (n_columns - c + (n_tiles - t) - 1) / (n_tiles - t);
-        const float *ac = a + c * a_stride;
-        float *oc = out + c * out_stride;
-        size_t j = 0;
-        if (columns <= MAX_COLUMNS_OF_TWO)
-            for (; j + 32 <= n; j += 32)
-                tile_columns(ac, a_stride, (const uint8_t *)b + j * element, half, b_stride, k, oc + j, out_stride, add,
-                             (int)columns, 2);
-        for (; j < n; j += 16)
-            tile_columns(ac, a_stride, (const uint8_t *)b + j * element, half, b_stride, k, oc + j, out_stride, add,
-                         (int)columns, 1);
-        c += columns;
+    size_t element = half ? sizeof(uint16_t) : sizeof(float), step;
+    for (size_t j = 0; j < n; j += step) {
+        int vectors = n_columns <= MAX_COLUMNS_OF_TWO && j + 32 <= n ? 2 : 1;
+        const uint8_t *bj = (const uint8_t *)b + j * element;
+        step = 16 * (size_t)vectors;
+        for (size_t t = 0, c = 0, columns; t < n_tiles; t++, c += columns) {
+            columns = (n_columns - c + (n_tiles - t) - 1) / (n_tiles - t);
+            const float *ac = a + c * a_stride;
+            float *oc = out + c * out_stride + j;
+            if (vectors == 2)
+                tile_columns(ac, a_stride, bj, half, b_stride, k, oc, out_stride, add, (int)columns, 2);
+            else
+                tile_columns(ac, a_stride, bj, half, b_stride, k, oc, out_stride, add, (int)columns, 1);
+        }
     }
 }
 
