@@ -34,17 +34,11 @@ void dse_cli_print_plan(const struct dse_model *model, const struct dse_memory_p
             dse_format_bytes(plan->weight_bytes, a), plan->resident_weight_bytes > 0 ? "in memory" : "mapped",
             dse_format_bytes(plan->kv_bytes, b), (long long)plan->kv_tokens, dse_format_bytes(plan->scratch_bytes, c),
             dse_format_bytes(plan->total_bytes, d), dse_format_bytes(plan->available_bytes, e), plan->available_reason);
-    if (plan->mapped_weight_bytes > 0 && plan->total_bytes > plan->available_bytes) {
-        if (plan->expert_bytes > 0)
-            fprintf(
-                stderr,
-                "        experts (%s) do not all fit: chosen ones are read from their file; %s of other weights stay\n",
-                dse_format_bytes(plan->expert_bytes, a),
-                dse_format_bytes(plan->mapped_weight_bytes - plan->expert_bytes, b));
-        else
-            fprintf(stderr,
-                    "        the weights do not all fit beside it: parts of them will be read from their file again\n");
-    }
+    if (plan->mapped_weight_bytes > 0 && plan->total_bytes > plan->available_bytes)
+        fprintf(stderr, "        the weights do not all fit beside it: parts of them are read from their file again\n");
+    if (plan->locked_bytes > 0)
+        fprintf(stderr, "        of them %s are locked in memory, and of %s of experts the chosen ones are read\n",
+                dse_format_bytes(plan->locked_bytes, a), dse_format_bytes(plan->expert_bytes, b));
     fprintf(stderr, "context %lld tokens a request, %d at once\n", (long long)plan->context_length,
             plan->max_concurrent);
 }

@@ -7,6 +7,7 @@
 static const struct dse_device_ops cpu_ops = {
     .name = "cpu",
     .load = dse_cpu_load,
+    .keep = dse_cpu_keep,
     .unload = dse_cpu_unload,
     .scratch_bytes = dse_cpu_scratch_bytes,
     .reserve = dse_cpu_reserve,

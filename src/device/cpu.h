@@ -97,6 +97,7 @@ struct cpu_state {
 /* cpu_load.c */
 enum dse_status dse_cpu_load(struct dse_device *device, const struct dse_model_file *file, bool f32,
                              const char *pack_cache, struct dse_device_weights *out, struct dse_error *err);
+bool dse_cpu_keep(struct dse_device *device, const struct dse_device_weights *weights);
 void dse_cpu_unload(struct dse_device *device, struct dse_device_weights *weights);
 
 /* cpu_scratch.c */

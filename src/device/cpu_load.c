@@ -267,7 +267,11 @@ static enum dse_status plan_matrices(struct loader *loader, struct pack_plan *pl
         size_t scratch = dse_cpu_source_scratch(source);
         if (scratch > loader->scratch_floats) loader->scratch_floats = scratch;
     }
-    *plan = (struct pack_plan){loader->entries, loader->n, bytes, expert_offset < bytes ? expert_offset : bytes};
+    *plan = (struct pack_plan){.entries = loader->entries,
+                               .n_entries = loader->n,
+                               .data_bytes = bytes,
+                               .core_bytes = expert_offset < bytes ? expert_offset : bytes,
+                               .check_bytes = bytes};
     if (loader->scratch_floats == 0) return DSE_OK;
     size_t floats = 0;
     if (dse_mul_size(loader->scratch_floats, (size_t)dse_pool_threads(loader->pool), &floats) &&
@@ -319,17 +323,6 @@ static enum dse_status check_memory(size_t bytes, const char *folder, struct dse
     return DSE_ERR_NO_MEMORY;
 }
 
-/* Experts that are not chosen need no memory, so a model may be larger than it. What every token needs is to stay. */
-static void keep_core(const struct pack_map *map, const struct pack_plan *plan)
-{
-    const double mib = 1024.0 * 1024.0;
-    if (mlock(map->data, plan->core_bytes) != 0)
-        dse_log(DSE_LOG_WARN, "device",
-                "the model is larger than the memory, and the %.1f MiB that every token needs cannot be locked in it "
-                "(%s): raise the limit of locked memory",
-                (double)plan->core_bytes / mib, strerror(errno));
-}
-
 static enum dse_status load_matrices(struct loader *loader, const char *folder, struct dse_error *err)
 {
     struct pack_plan plan;
@@ -341,14 +334,11 @@ static enum dse_status load_matrices(struct loader *loader, const char *folder, 
         struct dse_error why;
         bool built;
         struct pack_key key = dse_pack_key_of(loader->file, &plan);
-        const uint64_t available = dse_cgroup_memory_limit("").available_bytes;
-        const bool fits = plan.data_bytes <= available;
-        status = dse_pack_cache_open(folder, key, &plan, fits ? plan.data_bytes : plan.core_bytes, loader->pool, fill,
-                                     loader, &storage->map, &built, &why);
-        if (status == DSE_OK) {
+        if (plan.data_bytes > dse_cgroup_memory_limit("").available_bytes) plan.check_bytes = plan.core_bytes;
+        status = dse_pack_cache_open(folder, key, &plan, loader->pool, fill, loader, &storage->map, &built, &why);
+        if (status == DSE_OK)
             data = storage->map.data;
-            if (!fits && plan.core_bytes < available) keep_core(&storage->map, &plan);
-        } else
+        else
             dse_log(DSE_LOG_WARN, "device", "pack cache %s is not used, weights go into memory: %s", folder,
                     why.message);
     }
@@ -400,6 +390,20 @@ enum dse_status dse_cpu_load(struct dse_device *device, const struct dse_model_f
     state->angle_frequencies = NULL; /* may be a reused address */
     if (status != DSE_OK) dse_cpu_unload(device, out);
     return status;
+}
+
+bool dse_cpu_keep(struct dse_device *device, const struct dse_device_weights *weights)
+{
+    (void)device;
+    const struct storage *storage = weights->storage;
+    const size_t bytes = weights->storage_bytes - weights->expert_bytes;
+    if (storage->map.data == NULL) return false;
+    if (mlock(storage->map.data, bytes) == 0) return true;
+    dse_log(DSE_LOG_WARN, "device",
+            "the model is larger than the memory, and the %.1f MiB that every token needs cannot be locked in it (%s): "
+            "raise the limit of locked memory (ulimit -l, LimitMEMLOCK)",
+            (double)bytes / (1024.0 * 1024.0), strerror(errno));
+    return false;
 }
 
 void dse_cpu_unload(struct dse_device *device, struct dse_device_weights *weights)

@@ -95,7 +95,7 @@ static uint64_t head_checksum(const uint8_t *head, size_t head_bytes)
 
 /* NULL if the mapped file is the wanted one, else what is wrong with it. */
 static const char *find_fault(const uint8_t *map, size_t bytes, struct pack_key key, const struct pack_plan *plan,
-                              const struct shape *shape, size_t check_bytes, struct dse_pool *pool)
+                              const struct shape *shape, struct dse_pool *pool)
 {
     struct header h;
     if (bytes != shape->file_bytes) return "its size is not what this model needs";
@@ -110,8 +110,8 @@ static const char *find_fault(const uint8_t *map, size_t bytes, struct pack_key 
     if (h.checksum != head_checksum(map, shape->head_bytes)) return "its header is damaged";
     if (memcmp(map + sizeof h, plan->entries, shape->table_bytes) != 0) return "its table does not fit this model";
     struct sum_job job = {.data = map + shape->data_offset,
-                          .bytes = check_bytes,
-                          .n_chunks = chunks_of(check_bytes),
+                          .bytes = plan->check_bytes,
+                          .n_chunks = chunks_of(plan->check_bytes),
                           .expected = (const uint64_t *)(map + sizeof h + shape->table_bytes)};
     dse_pool_run(pool, run_sums, &job);
     return atomic_load(&job.differs) ? "its data are damaged" : NULL;
@@ -119,8 +119,8 @@ static const char *find_fault(const uint8_t *map, size_t bytes, struct pack_key 
 
 /* Maps an existing file if it is good. Absent: DSE_ERR_NOT_FOUND; not good: DSE_ERR_CORRUPT. */
 static enum dse_status open_existing(const char *path, struct pack_key key, const struct pack_plan *plan,
-                                     const struct shape *shape, size_t check_bytes, struct dse_pool *pool,
-                                     struct pack_map *out, struct dse_error *err)
+                                     const struct shape *shape, struct dse_pool *pool, struct pack_map *out,
+                                     struct dse_error *err)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a pipe must not wait for its writer */
@@ -142,7 +142,7 @@ static enum dse_status open_existing(const char *path, struct pack_key key, cons
 #ifdef MADV_HUGEPAGE
     (void)madvise(map, shape->file_bytes, MADV_HUGEPAGE);
 #endif
-    const char *fault = find_fault(map, shape->file_bytes, key, plan, shape, check_bytes, pool);
+    const char *fault = find_fault(map, shape->file_bytes, key, plan, shape, pool);
     if (fault != NULL) {
         munmap(map, shape->file_bytes);
         return dse_fail_at(err, DSE_ERR_CORRUPT, path, -1, "pack cache: %s", fault);
@@ -245,8 +245,8 @@ static void sync_folder(const char *folder)
 }
 
 enum dse_status dse_pack_cache_open(const char *folder, struct pack_key key, const struct pack_plan *plan,
-                                    size_t check_bytes, struct dse_pool *pool, pack_fill_fn *fill, void *context,
-                                    struct pack_map *map, bool *built, struct dse_error *err)
+                                    struct dse_pool *pool, pack_fill_fn *fill, void *context, struct pack_map *map,
+                                    bool *built, struct dse_error *err)
 {
     struct shape shape;
     char name[64];
@@ -264,14 +264,14 @@ enum dse_status dse_pack_cache_open(const char *folder, struct pack_key key, con
         status = dse_fail_memory(err, sizeof name, "the name of the pack cache");
         goto done;
     }
-    status = open_existing(path, key, plan, &shape, check_bytes, pool, map, err);
+    status = open_existing(path, key, plan, &shape, pool, map, err);
     if (status == DSE_OK) goto done;
     if (status == DSE_ERR_CORRUPT) dse_log(DSE_LOG_WARN, "device", "%s is built again: its content is not valid", path);
 
     status = lock_temporary(temporary, &fd, err);
     if (status != DSE_OK) goto done;
     /* whoever held the lock before may have finished it */
-    status = open_existing(path, key, plan, &shape, check_bytes, pool, map, NULL);
+    status = open_existing(path, key, plan, &shape, pool, map, NULL);
     if (status != DSE_OK) {
         status = write_file(fd, temporary, key, plan, &shape, pool, fill, context, err);
         if (status == DSE_OK && rename(temporary, path) != 0)
@@ -279,7 +279,7 @@ enum dse_status dse_pack_cache_open(const char *folder, struct pack_key key, con
         if (status == DSE_OK) {
             *built = true;
             sync_folder(folder);
-            status = open_existing(path, key, plan, &shape, check_bytes, pool, map, err);
+            status = open_existing(path, key, plan, &shape, pool, map, err);
         }
     }
     if (!*built) unlink(temporary);

@@ -34,6 +34,9 @@ struct pack_plan {
     size_t n_entries;
     size_t data_bytes;
     size_t core_bytes; /* what every token needs, in front; behind it experts, from the beginning of a chunk on */
+    size_t
+        check_bytes; /* compared with their checksums when a file is opened, whole chunks: all, or the core of a model
+                         * that memory does not hold, of which experts that nobody chooses are never to be read */
 };
 
 struct pack_key {
@@ -53,12 +56,11 @@ struct pack_map {
 typedef void pack_fill_fn(void *context, uint8_t *data);
 
 /* Maps the cache file of key in folder (created if missing), building it with fill when there is none or it is not good.
- * pool checks the first check_bytes of the data, whole chunks: less than all for a model that memory does not hold, of
- * which experts that nobody chooses are never to be read. built: whether fill was called. */
+ * pool checks the data. built: whether fill was called. */
 DSE_MUST_CHECK enum dse_status dse_pack_cache_open(const char *folder, struct pack_key key,
-                                                   const struct pack_plan *plan, size_t check_bytes,
-                                                   struct dse_pool *pool, pack_fill_fn *fill, void *context,
-                                                   struct pack_map *map, bool *built, struct dse_error *err);
+                                                   const struct pack_plan *plan, struct dse_pool *pool,
+                                                   pack_fill_fn *fill, void *context, struct pack_map *map, bool *built,
+                                                   struct dse_error *err);
 void dse_pack_map_close(struct pack_map *map);
 
 #endif

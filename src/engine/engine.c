@@ -173,6 +173,17 @@ static void warm_up(struct dse_engine *engine)
     dse_kv_release(&s->pool, &sequence);
 }
 
+/* Experts that are not chosen need no memory, so a model may be larger than it. What every token needs is to stay. */
+static void keep_core(struct dse_engine *engine)
+{
+    struct dse_memory_plan *plan = &engine->sizes.plan;
+    const struct dse_model *model = engine->model;
+    if (plan->mapped_weight_bytes == 0 || plan->total_bytes <= plan->available_bytes) return;
+    if (plan->total_bytes - plan->expert_bytes > plan->available_bytes) return;
+    if (model->device->ops->keep(model->device, &model->weights))
+        plan->locked_bytes = plan->mapped_weight_bytes - plan->expert_bytes;
+}
+
 enum dse_status dse_engine_create(struct dse_model *model, const struct dse_engine_options *options,
                                   struct dse_engine **out, struct dse_error *err)
 {
@@ -189,6 +200,7 @@ enum dse_status dse_engine_create(struct dse_model *model, const struct dse_engi
     enum dse_status status = dse_budget_plan(model, options, dse_cgroup_memory_limit(""), &engine->sizes, err);
     if (status == DSE_OK) status = take_buffers(engine, err);
     if (status != DSE_OK) goto fail;
+    keep_core(engine);
     engine->prefill_tokens = engine->sizes.chunk_tokens < FIRST_PREFILL_TOKENS ? engine->sizes.chunk_tokens
                                                                                : FIRST_PREFILL_TOKENS;
     if (options != NULL && options->warmup) warm_up(engine);

@@ -967,7 +967,7 @@ static void count_fill(void *context, uint8_t *data)
 static int fills_after_damage(struct place *place, size_t at, size_t check_bytes)
 {
     const struct pack_entry entry = {.rows = 1, .cols = ALL_BYTES, .bytes = ALL_BYTES};
-    const struct pack_plan plan = {&entry, 1, ALL_BYTES, CORE_BYTES};
+    const struct pack_plan plan = {&entry, 1, ALL_BYTES, CORE_BYTES, check_bytes};
     const struct pack_key key = {{1, 2}};
     int fills = 0;
     for (int i = 0; i < 2; i++) {
@@ -975,8 +975,8 @@ static int fills_after_damage(struct place *place, size_t at, size_t check_bytes
         struct dse_error err;
         bool built;
         char path[512];
-        if (dse_pack_cache_open(place->cache, key, &plan, check_bytes, place->device->pool, count_fill, &fills, &map,
-                                &built, &err) != DSE_OK)
+        if (dse_pack_cache_open(place->cache, key, &plan, place->device->pool, count_fill, &fills, &map, &built,
+                                &err) != DSE_OK)
             fail_msg("%s", err.message);
         size_t in_file = (size_t)(map.data - (const uint8_t *)map.map) + at;
         dse_pack_map_close(&map);
