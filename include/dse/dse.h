@@ -229,10 +229,10 @@ int dse_engine_slots(const struct dse_engine *engine, struct dse_slot *slots, in
 DSE_MUST_CHECK enum dse_status dse_eval_logits(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens,
                                                float *out, struct dse_error *err);
 
-/* The same from the prediction layer of a model opened with mtp: f32 [n_ids - 1, n_vocab], row i tells the token at
- * i + 2 from those up to i + 1. At least 2 ids. */
+/* The same, unless out is NULL, and in the same pass those of the prediction layer of a model opened with mtp: f32
+ * [n_ids - 1, n_vocab] into mtp_out, row i tells the token at i + 2 from those up to i + 1. At least 2 ids. */
 DSE_MUST_CHECK enum dse_status dse_eval_mtp_logits(struct dse_model *model, const int32_t *ids, int n_ids,
-                                                   int chunk_tokens, float *out, struct dse_error *err);
+                                                   int chunk_tokens, float *out, float *mtp_out, struct dse_error *err);
 
 /* ---- bench ------------------------------------------------------------------------------------------------- */
 
