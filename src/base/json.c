@@ -20,8 +20,8 @@ struct block {
 _Static_assert(sizeof(struct block) == 16, "what jansson gets stays 16-byte aligned");
 
 /* jansson's lexer takes no notice when the text of a string cannot grow: it asks again for every byte that follows, and
- * then reads past the end of what it has. So no allocation of a parse is ever seen to fail: the first that does leaves the
- * parse by longjmp, and what it had taken until then is freed. */
+ * then reads past the end of what it has. So no allocation of a parse is ever seen to fail: the first that does leaves
+ * the parse by longjmp, and what it had taken until then is freed. */
 static _Thread_local struct {
     bool active;
     jmp_buf out;
@@ -98,8 +98,8 @@ static json_t *load(const char *text, size_t bytes, json_error_t *e, bool *no_me
     return value;
 }
 
-/* jansson parses recursively up to its own fixed depth (2048) and takes about a hundred times the bytes of `[[],[],…`. A
- * quick scan refuses such texts before it starts, so that the stack and the memory needed are known. */
+/* jansson parses recursively up to its own fixed depth (2048) and takes about a hundred times the bytes of `[[],[],…`.
+ * A quick scan refuses such texts before it starts, so that the stack and the memory needed are known. */
 static enum dse_status scan(const char *text, size_t bytes, size_t max_values, const char *what, struct dse_error *err)
 {
     int depth = 0;

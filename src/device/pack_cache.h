@@ -6,8 +6,8 @@
  * experts of a model larger than the memory.
  *
  * File, in the byte order of the machine: header, table of matrices, a checksum per chunk of 4 MiB of data; padded to
- * 4096; data. Written beside its final name and renamed when complete. The folder keeps the pack in use and the few used
- * last (pack_folder.h).
+ * 4096; data. Written beside its final name and renamed when complete. The folder keeps the pack in use and the few
+ * used last (pack_folder.h).
  */
 #ifndef DSE_DEVICE_PACK_CACHE_H
 #define DSE_DEVICE_PACK_CACHE_H
@@ -52,9 +52,9 @@ struct pack_map {
 /* Packs everything of the plan into data. */
 typedef void pack_fill_fn(void *context, uint8_t *data);
 
-/* Maps the cache file of key in folder (created if missing), building it with fill when there is none or it is not good.
- * pool checks the first check_bytes of the data, whole chunks: less than all for a model that memory does not hold, of
- * which experts that nobody chooses are never to be read. built: whether fill was called. */
+/* Maps the cache file of key in folder (created if missing), building it with fill when there is none or it is not
+ * good. pool checks the first check_bytes of the data, whole chunks: less than all for a model that memory does not
+ * hold, of which experts that nobody chooses are never to be read. built: whether fill was called. */
 DSE_MUST_CHECK enum dse_status dse_pack_cache_open(const char *folder, struct pack_key key,
                                                    const struct pack_plan *plan, size_t check_bytes,
                                                    struct dse_pool *pool, pack_fill_fn *fill, void *context,

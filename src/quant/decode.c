@@ -68,7 +68,8 @@ static void decode_iq4_nl(const uint8_t *b, float *y)
         y[j] = d * (float)iq4_values[nibble(b + 2, j)];
 }
 
-/* In the 256-blocks weight i belongs to half i/128, and two-bit fields of quarter (i mod 128)/32 sit at bit 2*quarter. */
+/* In the 256-blocks weight i belongs to half i/128, and two-bit fields of quarter (i mod 128)/32 sit at bit
+ * 2*quarter. */
 
 static void decode_q2_k(const uint8_t *b, float *y)
 {
