@@ -141,8 +141,8 @@ struct dse_event {
     const struct dse_error *error;       /* FINISH with DSE_FINISH_ERROR */
 };
 
-/* Runs on the engine thread: must be quick, must not call back into the engine except dse_engine_cancel. Returning false
- * after DSE_EVENT_TOKEN ends that choice with DSE_FINISH_STOP. */
+/* Runs on the engine thread: must be quick, must not call back into the engine except dse_engine_cancel. Returning
+ * false after DSE_EVENT_TOKEN ends that choice with DSE_FINISH_STOP. */
 typedef bool dse_event_fn(void *user, const struct dse_event *event);
 
 struct dse_request {
@@ -150,7 +150,8 @@ struct dse_request {
     int n_prompt;          /* at least 1 */
     /* Per choice. A number reserves KV memory for all of it before the request starts, so it waits until that is free.
      * -1: to the end of the context (several choices: as far as the pool goes); reserves a little at a time, and when
-     * the pool is full one such request (lowest priority, then youngest) pauses until there is room. 0: prefill only. */
+     * the pool is full one such request (lowest priority, then youngest) pauses until there is room. 0: prefill
+     * only. */
     int max_tokens;
     int min_tokens;  /* no stop token is chosen before; a grammar that nothing can follow ends all the same */
     int n_choices;   /* 1…DSE_MAX_CHOICES, share one prefill; choice i draws from sequence i of the seed */
@@ -231,10 +232,10 @@ int dse_engine_slots(const struct dse_engine *engine, struct dse_slot *slots, in
 DSE_MUST_CHECK enum dse_status dse_eval_logits(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens,
                                                float *out, struct dse_error *err);
 
-/* The same from the prediction layer of a model opened with mtp: f32 [n_ids - 1, n_vocab], row i tells the token at
- * i + 2 from those up to i + 1. At least 2 ids. */
+/* The same, unless out is NULL, and in the same pass those of the prediction layer of a model opened with mtp: f32
+ * [n_ids - 1, n_vocab] into mtp_out, row i tells the token at i + 2 from those up to i + 1. At least 2 ids. */
 DSE_MUST_CHECK enum dse_status dse_eval_mtp_logits(struct dse_model *model, const int32_t *ids, int n_ids,
-                                                   int chunk_tokens, float *out, struct dse_error *err);
+                                                   int chunk_tokens, float *out, float *mtp_out, struct dse_error *err);
 
 /* ---- bench ------------------------------------------------------------------------------------------------- */
 
@@ -242,8 +243,8 @@ DSE_MUST_CHECK enum dse_status dse_eval_mtp_logits(struct dse_model *model, cons
 struct dse_bench_spec {
     int n_prompt, n_gen, n_depth, n_seqs;
 };
-/* Whether a row can be run, and if memory does not hold it, the nearest that it holds. dse_bench_run checks it too; this
- * is for asking before there is any output. */
+/* Whether a row can be run, and if memory does not hold it, the nearest that it holds. dse_bench_run checks it too;
+ * this is for asking before there is any output. */
 DSE_MUST_CHECK enum dse_status dse_bench_check(const struct dse_model *model, const struct dse_bench_spec *spec,
                                                int chunk_tokens, struct dse_error *err);
 DSE_MUST_CHECK enum dse_status dse_bench_run(struct dse_model *model, const struct dse_bench_spec *spec,

@@ -44,7 +44,8 @@ size_t dse_mem_live_bytes(enum dse_mem tag)
 
 const char *dse_mem_name(enum dse_mem tag)
 {
-    static const char *const names[DSE_MEM_COUNT] = {"misc", "model", "text", "kv", "scratch", "request", "server"};
+    static const char *const names[DSE_MEM_COUNT] = {"misc",    "model",   "text",   "kv",
+                                                     "scratch", "request", "server", "json"};
     return names[tag];
 }
 
@@ -75,16 +76,6 @@ void *(dse_alloc)(enum dse_mem tag, size_t bytes)
     size_t total;
     if (must_fail() || !dse_add_size(bytes, sizeof(struct header), &total)) return NULL;
     return finish(malloc(total), sizeof(struct header), tag, bytes);
-}
-
-void *dse_alloc_plain(size_t bytes)
-{
-    return must_fail() ? NULL : malloc(bytes);
-}
-
-void dse_free_plain(void *pointer)
-{
-    free(pointer);
 }
 
 void *(dse_calloc)(enum dse_mem tag, size_t count, size_t bytes)

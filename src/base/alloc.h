@@ -17,6 +17,7 @@ enum dse_mem {
     DSE_MEM_SCRATCH, /* activations of a step */
     DSE_MEM_REQUEST, /* lives as long as one request */
     DSE_MEM_SERVER,
+    DSE_MEM_JSON, /* every parsed or built JSON value, whoever owns it */
     DSE_MEM_COUNT
 };
 
@@ -27,10 +28,6 @@ void *dse_alloc_aligned(enum dse_mem tag, size_t alignment, size_t bytes); /* po
 char *dse_strdup(enum dse_mem tag, const char *text);
 char *dse_strndup(enum dse_mem tag, const char *text, size_t bytes); /* copies exactly bytes, adds a NUL */
 void dse_free(void *pointer);                                        /* NULL is fine */
-
-/* For a library that takes an allocator, and gives out what is freed with free(): in no counter, but under the hook below. */
-void *dse_alloc_plain(size_t bytes);
-void dse_free_plain(void *pointer);
 
 #ifdef __clang_analyzer__
 /* So that the analyzer knows what is zeroed, what leaks and what is used after it was freed; + 1: none

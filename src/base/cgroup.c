@@ -154,7 +154,8 @@ static void visit_memory(const char *directory, struct dse_memory_limit *result,
     if (!read_u64(path, &limit) || limit >= V1_UNLIMITED) return;
     snprintf(path, sizeof path, "%s/%s", directory, usage_file);
     if (!read_u64(path, &usage)) usage = 0;
-    /* File pages count as usage but are given back under pressure; those of shared memory are among them and are not. */
+    /* File pages count as usage but are given back under pressure; those of shared memory are among them and are
+     * not. */
     snprintf(path, sizeof path, "%s/memory.stat", directory);
     uint64_t cache = stat_value(path, cache_key), shared = stat_value(path, shared_key);
     cache = cache > shared ? cache - shared : 0;

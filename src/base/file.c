@@ -19,8 +19,8 @@ static enum dse_status check_path(const char *path, struct dse_error *err)
     return path != NULL && path[0] != '\0' ? DSE_OK : dse_fail(err, DSE_ERR_INVALID, "no file is named");
 }
 
-/* "cannot open" and its reason. A link to nothing is told apart from a name that is not there: it is no absent file, but
- * a broken one. */
+/* "cannot open" and its reason. A link to nothing is told apart from a name that is not there: it is no absent file,
+ * but a broken one. */
 static enum dse_status fail_open(const char *path, int error_number, struct dse_error *err)
 {
     struct stat st;

@@ -2,51 +2,63 @@
 #include "base/json.h"
 
 #include <setjmp.h>
-#include <stdlib.h>
+#include <stdalign.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/checked.h"
 #include "base/file.h"
 
 #define CONTAINER_VALUES 8
 
+/* In front of every block that jansson has. While a parse runs on this thread, what it has taken is in its ring. */
+struct block {
+    alignas(16) struct block *next; /* NULL: in no ring */
+    struct block *previous;
+};
+
+_Static_assert(sizeof(struct block) == 16, "what jansson gets stays 16-byte aligned");
+
 /* jansson's lexer takes no notice when the text of a string cannot grow: it asks again for every byte that follows, and
- * then reads past the end of what it has. So no allocation of a parse is ever seen to fail: the first that does leaves the
- * parse by longjmp, and what it had taken until then is freed. */
+ * then reads past the end of what it has. So no allocation of a parse is ever seen to fail: the first that does leaves
+ * the parse by longjmp, and what it had taken until then is freed. */
 static _Thread_local struct {
     bool active;
     jmp_buf out;
-    uintptr_t *events; /* addresses given out; + 1: taken back */
-    size_t n_events, capacity;
+    struct block ring;
 } parse;
-
-static void reserve_event(void)
-{
-    if (parse.n_events < parse.capacity) return;
-    size_t capacity = parse.capacity > 0 ? 2 * parse.capacity : 256;
-    uintptr_t *grown = dse_realloc(DSE_MEM_MISC, parse.events, capacity * sizeof *grown);
-    if (grown == NULL) longjmp(parse.out, 1);
-    parse.events = grown;
-    parse.capacity = capacity;
-}
 
 static void *json_malloc(size_t bytes)
 {
-    if (!parse.active) return dse_alloc_plain(bytes);
-    reserve_event();
-    void *pointer = dse_alloc_plain(bytes);
-    if (pointer == NULL) longjmp(parse.out, 1);
-    parse.events[parse.n_events++] = (uintptr_t)pointer;
-    return pointer;
+    size_t total;
+    struct block *block = NULL;
+    if (dse_add_size(bytes, sizeof *block, &total)) block = dse_alloc(DSE_MEM_JSON, total);
+    if (block == NULL) {
+        if (parse.active) longjmp(parse.out, 1);
+        return NULL;
+    }
+    *block = (struct block){NULL, NULL};
+    if (parse.active) {
+        *block = (struct block){parse.ring.next, &parse.ring};
+        block->next->previous = parse.ring.next = block;
+    }
+    return block + 1;
 }
 
 static void json_free(void *pointer)
 {
-    if (parse.active && pointer != NULL) {
-        reserve_event();
-        parse.events[parse.n_events++] = (uintptr_t)pointer + 1;
+    if (pointer == NULL) return;
+    struct block *block = (struct block *)pointer - 1;
+    if (block->next != NULL) {
+        block->next->previous = block->previous;
+        block->previous->next = block->next;
     }
-    dse_free_plain(pointer);
+    dse_free(block);
+}
+
+void dse_json_free_text(char *text)
+{
+    json_free(text);
 }
 
 /* Before there are threads: jansson keeps the two in plain variables. */
@@ -55,50 +67,39 @@ __attribute__((constructor)) static void set_json_memory(void)
     json_set_alloc_funcs(json_malloc, json_free);
 }
 
-static int compare_events(const void *a, const void *b)
+static void begin_parse(void)
 {
-    uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
-    return (x > y) - (x < y);
+    parse.ring.next = parse.ring.previous = &parse.ring;
+    parse.active = true;
 }
 
-/* An address that was given out once more than it was taken back is still in use. */
-static void free_what_is_left(void)
-{
-    qsort(parse.events, parse.n_events, sizeof *parse.events, compare_events);
-    for (size_t i = 0, end; i < parse.n_events; i = end) {
-        uintptr_t pointer = parse.events[i] & ~(uintptr_t)1;
-        size_t n_given = 0;
-        for (end = i; end < parse.n_events && (parse.events[end] & ~(uintptr_t)1) == pointer; end++)
-            n_given += parse.events[end] == pointer;
-        if (2 * n_given > end - i) dse_free_plain((void *)pointer);
-    }
-}
-
-static void end_parse(void)
+/* Empties the ring. What is kept may be freed on any thread from now on. */
+static void end_parse(bool keep)
 {
     parse.active = false;
-    dse_free(parse.events);
-    parse.events = NULL;
-    parse.n_events = parse.capacity = 0;
+    for (struct block *block = parse.ring.next, *next; block != &parse.ring; block = next) {
+        next = block->next;
+        block->next = block->previous = NULL;
+        if (!keep) dse_free(block);
+    }
 }
 
 static json_t *load(const char *text, size_t bytes, json_error_t *e, bool *no_memory)
 {
     *no_memory = false;
     if (setjmp(parse.out) != 0) {
-        if (parse.n_events > 0) free_what_is_left();
-        end_parse();
+        end_parse(false);
         *no_memory = true;
         return NULL;
     }
-    parse.active = true;
+    begin_parse();
     json_t *value = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, e);
-    end_parse();
+    end_parse(true);
     return value;
 }
 
-/* jansson parses recursively up to its own fixed depth (2048) and takes about a hundred times the bytes of `[[],[],…`. A
- * quick scan refuses such texts before it starts, so that the stack and the memory needed are known. */
+/* jansson parses recursively up to its own fixed depth (2048) and takes about a hundred times the bytes of `[[],[],…`.
+ * A quick scan refuses such texts before it starts, so that the stack and the memory needed are known. */
 static enum dse_status scan(const char *text, size_t bytes, size_t max_values, const char *what, struct dse_error *err)
 {
     int depth = 0;
@@ -115,9 +116,10 @@ static enum dse_status scan(const char *text, size_t bytes, size_t max_values, c
         }
         if (c == '"') {
             in_string = true;
+            n_values++;
         } else if (c == ']' || c == '}') {
             depth--;
-        } else if (c == ',') {
+        } else if (c == ',' || c == ':') {
             n_values++;
         } else if (c == '[' || c == '{') {
             n_values += CONTAINER_VALUES;
@@ -127,8 +129,8 @@ static enum dse_status scan(const char *text, size_t bytes, size_t max_values, c
         }
         if (n_values > max_values)
             return dse_fail_at(err, DSE_ERR_LIMIT, what, (int64_t)i,
-                               "%s: JSON has more than %zu values (an array or object counts as %d)", what, max_values,
-                               CONTAINER_VALUES);
+                               "%s: JSON has more than %zu values (a string counts as 2, an array or object as %d)",
+                               what, max_values, CONTAINER_VALUES);
     }
     return DSE_OK;
 }

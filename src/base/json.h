@@ -12,8 +12,9 @@
 #include "base/error.h"
 
 #define DSE_JSON_MAX_DEPTH 128
-/* Values of a text from a client, and of a file of a model. An array or object counts as 8, for that is about how much
- * more memory an empty one takes than a number: a parsed text never takes more than some 64 bytes times this. */
+/* Values of a text from a client, and of a file of a model. Counted by the memory they take: an array or object is 8, a
+ * string 2, a member of an object its value and 2 more for its name. So besides the text of its strings a parsed text
+ * never takes more than some 64 bytes times this as DSE_MEM_JSON counts them, some 100 with what malloc adds. */
 #define DSE_JSON_MAX_VALUES      (1u << 20)
 #define DSE_JSON_MAX_FILE_VALUES (1u << 26)
 
@@ -25,5 +26,8 @@ DSE_MUST_CHECK enum dse_status dse_json_parse_limited(const char *text, size_t b
                                                       const char *what, json_t **out, struct dse_error *err);
 /* The same, and DSE_JSON_MAX_FILE_VALUES, from a file of at most max_bytes. */
 DSE_MUST_CHECK enum dse_status dse_json_read(const char *path, size_t max_bytes, json_t **out, struct dse_error *err);
+
+/* What json_dumps gave. */
+void dse_json_free_text(char *text);
 
 #endif

@@ -1,6 +1,7 @@
 /* The thread pool: workers wait for a generation number to change, run the function, and count themselves out.
  *
- * Waiting spins a little and then sleeps on the number with a futex. The caller waits for the last worker in the same way.
+ * Waiting spins a little and then sleeps on the number with a futex. The caller waits for the last worker in the same
+ * way.
  */
 #include "base/thread.h"
 

@@ -118,9 +118,7 @@ static enum dse_status save(struct chat *chat, char *path, struct dse_error *err
     char *text = json_dumps(chat->session->messages, JSON_INDENT(2));
     if (text == NULL) return dse_fail_memory(err, 64, "the conversation");
     enum dse_status status = dse_file_write_atomic(path, text, strlen(text), 0600, err);
-    json_free_t release;
-    json_get_alloc_funcs(NULL, &release);
-    release(text);
+    dse_json_free_text(text);
     return status;
 }
 

@@ -123,8 +123,9 @@ static enum dse_status evaluate(const struct dse_options *options, struct dse_mo
         return dse_fail(err, DSE_ERR_INVALID, "--mtp needs at least 2 ids: it predicts the token after the next one");
     enum dse_status status = add_result(&results, "logits", n_ids, info.n_vocab, &logits, err);
     if (status == DSE_OK && mtp) status = add_result(&results, "mtp_logits", n_ids - 1, info.n_vocab, &mtp_logits, err);
-    if (status == DSE_OK) status = dse_eval_logits(model, ids, n_ids, chunk, logits, err);
-    if (status == DSE_OK && mtp) status = dse_eval_mtp_logits(model, ids, n_ids, chunk, mtp_logits, err);
+    if (status == DSE_OK)
+        status = mtp ? dse_eval_mtp_logits(model, ids, n_ids, chunk, logits, mtp_logits, err)
+                     : dse_eval_logits(model, ids, n_ids, chunk, logits, err);
     if (status == DSE_OK) status = dse_safetensors_write(output, results.tensors, results.n, err);
     for (size_t i = 0; status == DSE_OK && i < results.n; i++)
         status = check_finite(&results.tensors[i], output, err);

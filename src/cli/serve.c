@@ -2,8 +2,8 @@
  * Either signal also ends the load.
  *
  * The only place that wires server and engine together. What can be refused without loading the model is refused first.
- * Then the front listens, so that a port in use is told before a model is read, and /health answers while it loads: what
- * is announced as "listening" may still be refused by the model, or for want of memory.
+ * Then the front listens, so that a port in use is told before a model is read, and /health answers while it loads:
+ * what is announced as "listening" may still be refused by the model, or for want of memory.
  */
 #include <errno.h>
 #include <poll.h>

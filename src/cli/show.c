@@ -34,8 +34,9 @@ static const char *scaling_name(enum dse_rope_scaling scaling)
     return names[scaling];
 }
 
-/* DeepSeek's distilled models are named after their teacher and then after what they are built as: "DeepSeek R1 Distill Qwen
- * 7B", "DeepSeek-R1-0528-Qwen3-8B". The teacher's name, "" if the model is none of them. */
+/* DeepSeek's distilled models are named after their teacher and then after what they are built as: "DeepSeek R1 Distill
+ * Qwen 7B", "DeepSeek-R1-0528-Qwen3-8B". The teacher's name, up to the first such word; "" if the model is none of
+ * them. */
 static void find_teacher(const struct dse_config *config, char *out, size_t bytes)
 {
     static const char *const marks[] = {"distill", "qwen", "llama"};
@@ -44,8 +45,10 @@ static void find_teacher(const struct dse_config *config, char *out, size_t byte
     if (strncmp(config->arch_name, "deepseek", strlen("deepseek")) == 0) return;
     for (size_t i = 0; i < 2 && out[0] == '\0'; i++) {
         const char *end = NULL;
-        for (size_t m = 0; m < 3 && end == NULL; m++)
-            end = strcasestr(names[i], marks[m]);
+        for (size_t m = 0; m < 3; m++) {
+            const char *mark = strcasestr(names[i], marks[m]);
+            if (mark != NULL && (end == NULL || mark < end)) end = mark;
+        }
         if (end == NULL || strncasecmp(names[i], "DeepSeek", strlen("DeepSeek")) != 0) continue;
         while (strchr("-_ .", end[-1]) != NULL)
             end--;
@@ -100,7 +103,7 @@ static void print_text(const struct dse_model_file *file)
     if (c->basename[0] != '\0') printf("base          %s\n", c->basename);
     printf("architecture  %s", c->arch_name);
     find_teacher(c, teacher, sizeof teacher);
-    if (teacher[0] != '\0') printf(", distilled from %s, which has another one", teacher);
+    if (teacher[0] != '\0') printf(", not that of %s, from which it was distilled", teacher);
     printf("\n");
     printf("parameters    %.1f M", (double)file->n_parameters * 1e-6);
     if (c->moe.n_experts > 0) printf(", of which a token uses %.1f M", (double)file->n_active_parameters * 1e-6);

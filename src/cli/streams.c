@@ -13,8 +13,9 @@
 
 void dse_streams_open_missing(void)
 {
-    /* A descriptor that the caller closed would be given to the next file that is opened, a model for instance, and then
-     * be read or written as a standard stream. The wrong direction makes the use of a closed stream fail as before. */
+    /* A descriptor that the caller closed would be given to the next file that is opened, a model for instance, and
+     * then be read or written as a standard stream. The wrong direction makes the use of a closed stream fail as
+     * before. */
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
         if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
         int opened = open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);

@@ -10,8 +10,8 @@
 void dse_streams_open_missing(void);
 /* Writes out standard output. Returns exit_code, or that of a failed write if it was 0 and something was lost. */
 int dse_streams_finish(int exit_code);
-/* Text that may come from a file or a name: control characters but newlines, and bytes that are not UTF-8, are printed as
- * \xNN. */
+/* Text that may come from a file or a name: control characters but newlines, and bytes that are not UTF-8, are printed
+ * as \xNN. */
 void dse_print_safely(FILE *out, const char *text);
 void dse_put_safely(struct dse_buffer *out, const char *text, size_t bytes);
 

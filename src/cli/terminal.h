@@ -7,7 +7,8 @@
 /* Colour on this descriptor? when: "auto", "always", "never". Honours NO_COLOR, CLICOLOR_FORCE and TERM=dumb. */
 bool dse_terminal_colour(const char *when, int fd);
 
-/* SIGINT sets dse_terminal_interrupted instead of ending the process; a second one before it is cleared ends it (130). */
+/* SIGINT sets dse_terminal_interrupted instead of ending the process; a second one before it is cleared ends it
+ * (130). */
 void dse_terminal_watch_interrupts(void);
 extern volatile bool dse_terminal_interrupted;
 

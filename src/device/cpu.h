@@ -125,7 +125,8 @@ void dse_cpu_route(struct dse_device *device, const struct dse_config *config, c
 void dse_cpu_moe(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
                  const struct dse_routes *routes, int n_rows, float *x);
 
-/* cpu_rope.c. begin comes first in an op that asks for angles; then threads may ask for different rows m of the op's rows.
+/* cpu_rope.c. begin comes first in an op that asks for angles; then threads may ask for different rows m of the op's
+ * rows.
  */
 struct cpu_angles {
     const float *cosine, *sine; /* [pairs], both times the rope factor */

@@ -1,9 +1,9 @@
-/* Attention over a batch, with ordinary heads or latent: cuts it into tiles of rows, groups of heads and 256-key splits,
- * and merges the splits in order.
+/* Attention over a batch, with ordinary heads or latent: cuts it into tiles of rows, groups of heads and 256-key
+ * splits, and merges the splits in order.
  *
- * Many tiles: a thread takes a (tile, heads) and walks its splits itself. Few tiles (decode): the splits are spread over
- * the threads as well; partial results wait in slots and are merged afterwards. Both merge the same partial results in
- * ascending order, so the bits are the same; nothing depends on which thread did what.
+ * Many tiles: a thread takes a (tile, heads) and walks its splits itself. Few tiles (decode): the splits are spread
+ * over the threads as well; partial results wait in slots and are merged afterwards. Both merge the same partial
+ * results in ascending order, so the bits are the same; nothing depends on which thread did what.
  */
 #include <stdatomic.h>
 #include <string.h>

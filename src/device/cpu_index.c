@@ -1,8 +1,9 @@
 /* The indexer of sparse attention (DeepSeek-V3.2 report, 2025): stores an index key per token and chooses, per row, the
  * top_k keys that its attention may see. Called through the op table, before latent_attention of the same rows.
  *
- * I[s] = sum over heads h of w[h] * relu(q[h] . k[s]), in ascending order of h, one fma each. The chosen are the largest
- * by (score, lower position first): a total order, so the choice does not depend on how the keys are dealt to threads.
+ * I[s] = sum over heads h of w[h] * relu(q[h] . k[s]), in ascending order of h, one fma each. The chosen are the
+ * largest by (score, lower position first): a total order, so the choice does not depend on how the keys are dealt to
+ * threads.
  *
  * Hi index heads of di values, R rope values.
  */

@@ -1,5 +1,5 @@
-/* Latent attention of the CPU device around its core: projections, norms, rope and the store of the latent rows, and the
- * per-head products with the two parts of kv_b. Called through the op table; the core itself is in cpu_attention.c.
+/* Latent attention of the CPU device around its core: projections, norms, rope and the store of the latent rows, and
+ * the per-head products with the two parts of kv_b. Called through the op table; the core itself is in cpu_attention.c.
  *
  * R kv_rank, Rq q_rank, H heads.
  */

@@ -184,8 +184,8 @@ static void add_experts(struct loader *loader, const struct dse_layer_tensors *t
     }
 }
 
-/* Every matrix of the model; what a layer does not have is NULL. Experts come last: the others, which every token needs,
- * lie together. */
+/* Every matrix of the model; what a layer does not have is NULL. Experts come last: the others, which every token
+ * needs, lie together. */
 static void add_all(struct loader *loader)
 {
     const struct dse_model_file *file = loader->file;

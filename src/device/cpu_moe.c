@@ -1,10 +1,10 @@
 /* The experts of a layer: x += sum over a row's experts of weight * down(silu(gate) * up), the shared expert last.
  *
- * A slot is one (expert, row) pair; slots are sorted by expert, so that an expert's weights are read once for all rows that
- * chose it. The shared expert is one more expert that every row chose, with weight 1. Four stages with all threads meeting
- * in between: rows normed and quantized once each; gate and up, by units of (expert, rows, panels); their results
- * quantized; down, by units of output columns. In the last stage one thread adds all experts into its columns in
- * ascending order, so that a row's sum does not depend on which rows shared the call or on the threads.
+ * A slot is one (expert, row) pair; slots are sorted by expert, so that an expert's weights are read once for all rows
+ * that chose it. The shared expert is one more expert that every row chose, with weight 1. Four stages with all threads
+ * meeting in between: rows normed and quantized once each; gate and up, by units of (expert, rows, panels); their
+ * results quantized; down, by units of output columns. In the last stage one thread adds all experts into its columns
+ * in ascending order, so that a row's sum does not depend on which rows shared the call or on the threads.
  */
 #include <string.h>
 

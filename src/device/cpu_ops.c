@@ -1,7 +1,8 @@
 /* Matrix products of the CPU device with what is fused around them: norm and quantization before, SiLU after.
  *
- * Few rows (decode): each thread prepares the activations in memory of its own, which is cheaper than meeting the others,
- * and computes a fixed share of the panels, the same in every token, so that its weights stay in its caches and TLB.
+ * Few rows (decode): each thread prepares the activations in memory of its own, which is cheaper than meeting the
+ * others, and computes a fixed share of the panels, the same in every token, so that its weights stay in its caches and
+ * TLB.
  * Many rows (prefill): threads prepare shares of the rows, meet once, then take units of rows x panels from a counter.
  * Either way an output element is one dse_matmul sum over one prepared row: the same bits.
  */

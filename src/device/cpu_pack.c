@@ -52,35 +52,35 @@ static float largest_scale(const struct dse_tensor *tensor)
     return largest;
 }
 
-/* The largest magnitude that a head's rows decode to. NaN aside. */
-static float largest_weight(const struct cpu_source *source)
-{
-    enum { PIECE = 256 }; /* whole blocks of every type */
-    const struct dse_tensor *tensor = source->tensor;
-    const size_t cols = tensor_cols(tensor);
-    float values[PIECE], largest = 0;
-    size_t row_bytes, piece_bytes;
-    if (!dse_type_row_bytes(tensor->type, cols, &row_bytes) || !dse_type_row_bytes(tensor->type, PIECE, &piece_bytes))
-        return 0; /* it will not be packed either */
-    for (size_t head = 0; head < source->n_heads; head++)
-        for (size_t row = 0; row < source->n_rows; row++) {
-            const uint8_t *data = tensor->data;
-            data += (head * source->group_rows + source->first_row + row) * row_bytes;
-            for (size_t i = 0; i < cols; i += PIECE, data += piece_bytes) {
-                const size_t n = cols - i < PIECE ? cols - i : PIECE;
-                dse_type_decode(tensor->type, data, values, n);
-                for (size_t j = 0; j < n; j++)
-                    largest = fabsf(values[j]) > largest ? fabsf(values[j]) : largest;
-            }
-        }
-    return largest;
-}
-
 /* f16 must hold the largest weights in full and the small ones about as well beside them: below F16_LEAST its steps are
  * no longer finer than the rounding of the largest. */
 #define F8_LARGEST  448.0f
 #define F16_LARGEST 65504.0f
 #define F16_LEAST   0x1p-10f
+
+/* Whether f16 holds every weight of the heads' rows. NaN aside. Blocks are decoded only where their scales alone leave
+ * it open, which no sound model's do: this runs at every start. */
+static bool blocks_fit_f16(const struct cpu_source *source)
+{
+    enum { LARGEST_BLOCK = 256 };
+    const struct dse_tensor *tensor = source->tensor;
+    const struct dse_type_info *info = dse_type_info((uint32_t)tensor->type);
+    size_t row_bytes;
+    if (!dse_type_row_bytes(tensor->type, tensor_cols(tensor), &row_bytes)) return true; /* nor will it be packed */
+    for (size_t head = 0; head < source->n_heads; head++) {
+        const uint8_t *block = tensor->data;
+        block += (head * source->group_rows + source->first_row) * row_bytes;
+        const uint8_t *const end = block + source->n_rows * row_bytes;
+        for (; block < end; block += info->block_bytes) {
+            if (dse_type_block_bound(tensor->type, block) <= F16_LARGEST) continue;
+            float values[LARGEST_BLOCK];
+            dse_type_decode(tensor->type, block, values, (size_t)info->block_elements);
+            for (int i = 0; i < info->block_elements; i++)
+                if (fabsf(values[i]) > F16_LARGEST) return false;
+        }
+    }
+    return true;
+}
 
 enum dse_layout dse_cpu_source_layout(const struct cpu_source *source, bool f32)
 {
@@ -92,9 +92,9 @@ enum dse_layout dse_cpu_source_layout(const struct cpu_source *source, bool f32)
         if (source->transposed && !(weight >= F16_LEAST && weight <= F16_LARGEST)) return DSE_LAYOUT_F32;
     }
     if (!source->transposed || layout == DSE_LAYOUT_F32 || layout == DSE_LAYOUT_BF16) return layout;
-    /* A block of 8-bit values has a scale in f16, so its weights may be a hundred times what f16 holds. Steps below the scale
-     * do not exist, so nothing is too small. */
-    const bool fits = layout == DSE_LAYOUT_FP8 || layout == DSE_LAYOUT_F16 || largest_weight(source) <= F16_LARGEST;
+    /* A block of 8-bit values has a scale in f16, so its weights may be a hundred times what f16 holds. Steps below the
+     * scale do not exist, so nothing is too small. */
+    const bool fits = layout == DSE_LAYOUT_FP8 || layout == DSE_LAYOUT_F16 || blocks_fit_f16(source);
     return fits ? DSE_LAYOUT_F16 : DSE_LAYOUT_F32;
 }
 

@@ -1,8 +1,8 @@
 /* Rotary embedding of q and k, the q/k norm before it, and the store of k and v into the KV blocks. The angles serve
  * latent attention (cpu_latent.c) and the indexer (cpu_index.c) too.
  *
- * Angles are those of Hugging Face: f32 position times f32 inverse frequency. Their cosines are computed once per row of the
- * batch and kept for all layers.
+ * Angles are those of Hugging Face: f32 position times f32 inverse frequency. Their cosines are computed once per row
+ * of the batch and kept for all layers.
  */
 #include <math.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* Routing of a mixture of experts: router logits in f32, selection, weights.
  *
- * Selection (DeepSeek-V2 report, 2.2; DeepSeek-V3 report, 2.1.2): scores by softmax or sigmoid; with a bias, experts are
- * ranked by score + bias but weighted by the score alone; with groups, only experts of the best groups may be chosen. A
- * tie goes to the lower expert. The result of a row depends on that row only.
+ * Selection (DeepSeek-V2 report, 2.2; DeepSeek-V3 report, 2.1.2): scores by softmax or sigmoid; with a bias, experts
+ * are ranked by score + bias but weighted by the score alone; with groups, only experts of the best groups may be
+ * chosen. A tie goes to the lower expert. The result of a row depends on that row only.
  */
 #include <math.h>
 

@@ -134,12 +134,12 @@ struct dse_device_ops {
                    const float *x, int n_rows, float *h);
     /* ---- latent attention: R kv_rank, per head nope + rope values of q ---- */
 
-    /* q [n, H*(nope+rope)] and ck [n, R+rope], not yet normed or rotated; q_latent [n, Rq]: the normed query latent, written
-     * only when the model has one */
+    /* q [n, H*(nope+rope)] and ck [n, R+rope], not yet normed or rotated; q_latent [n, Rq]: the normed query latent,
+     * written only when the model has one */
     void (*latent_qkv)(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
                        const float *x, int n_rows, float *q_latent, float *q, float *ck);
-    /* rope on the last rope values of every head of q, in place; norm of ck's first R values, rope on the rest, both into the
-     * blocks of the row's sequence */
+    /* rope on the last rope values of every head of q, in place; norm of ck's first R values, rope on the rest, both
+     * into the blocks of the row's sequence */
     void (*latent_store)(struct dse_device *device, const struct dse_device_weights *weights, int layer,
                          const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *ck);
     /* y [n, H, rows] = W_h · x_h for every head; x_h = the first W.cols values at x + (m * H + h) * x_stride */

@@ -6,8 +6,8 @@
  * experts of a model larger than the memory.
  *
  * File, in the byte order of the machine: header, table of matrices, a checksum per chunk of 4 MiB of data; padded to
- * 4096; data. Written beside its final name and renamed when complete. The folder keeps the pack in use and the few used
- * last (pack_folder.h).
+ * 4096; data. Written beside its final name and renamed when complete. The folder keeps the pack in use and the few
+ * used last (pack_folder.h).
  */
 #ifndef DSE_DEVICE_PACK_CACHE_H
 #define DSE_DEVICE_PACK_CACHE_H
@@ -55,8 +55,8 @@ struct pack_map {
 /* Packs everything of the plan into data. */
 typedef void pack_fill_fn(void *context, uint8_t *data);
 
-/* Maps the cache file of key in folder (created if missing), building it with fill when there is none or it is not good.
- * pool checks the data. built: whether fill was called. */
+/* Maps the cache file of key in folder (created if missing), building it with fill when there is none or it is not
+ * good. pool checks the data. built: whether fill was called. */
 DSE_MUST_CHECK enum dse_status dse_pack_cache_open(const char *folder, struct pack_key key,
                                                    const struct pack_plan *plan, struct dse_pool *pool,
                                                    pack_fill_fn *fill, void *context, struct pack_map *map, bool *built,

@@ -1,5 +1,6 @@
-/* Keeping the pack cache folder small (pack_folder.h). Called by pack_cache.c before it packs or maps. Never fails: an untidy
- * folder costs disk space, nothing else. Unlinking a pack that another process has mapped takes nothing from it. */
+/* Keeping the pack cache folder small (pack_folder.h). Called by pack_cache.c before it packs or maps. Never fails: an
+ * untidy folder costs disk space, nothing else. Unlinking a pack that another process has mapped takes nothing from
+ * it. */
 #include "device/pack_folder.h"
 
 #include <dirent.h>

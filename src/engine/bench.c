@@ -9,6 +9,7 @@
 #include "base/cgroup.h"
 #include "base/clock.h"
 #include "base/random.h"
+#include "engine/bench.h"
 #include "engine/budget.h"
 #include "engine/forward.h"
 #include "engine/kv_pool.h"
@@ -50,18 +51,26 @@ static enum dse_status check_spec(const struct dse_model *model, const struct ds
     return status;
 }
 
-/* Every page of the pool is written with small numbers, so that nothing reads the system's shared zero page. */
-static void fill_pool(struct dse_kv_pool *pool)
+/* Two halves a word, or one f32. What is random in them is the sign and the mantissa. */
+static const struct {
+    uint32_t fixed, random;
+} patterns[] = {
+    [DSE_KV_F16] = {0x28002800u, 0x83FF83FFu}, /* magnitude 0.03 */
+    [DSE_KV_F32] = {0x3D800000u, 0x807FFFFFu}, /* 0.06 */
+    /* 0.001, for scales, rope part and the indexer's keys; its bytes are values of a block too, and never -128 */
+    [DSE_KV_Q8_0] = {0x14001400u, 0x837F837Fu},
+};
+
+void dse_bench_fill_pool(struct dse_kv_pool *pool)
 {
     uint32_t *words = (uint32_t *)(void *)pool->memory;
+    const uint32_t fixed = patterns[pool->layout.type].fixed, random = patterns[pool->layout.type].random;
     uint32_t state = 0x9E3779B9u;
     for (size_t i = 0; i < pool->memory_bytes / sizeof *words; i++) {
         state ^= state << 13;
         state ^= state >> 17;
         state ^= state << 5;
-        /* f16: two values of magnitude about 0.03; f32: one of about 0.06 */
-        words[i] = pool->layout.type == DSE_KV_F16 ? 0x28002800u | (state & 0x83FF83FFu)
-                                                   : 0x3D800000u | (state & 0x807FFFFFu);
+        words[i] = fixed | (state & random);
     }
 }
 
@@ -81,7 +90,7 @@ static enum dse_status prepare(struct bench *b, struct dse_error *err)
     status = dse_kv_pool_init(&b->pool, &b->model->kv_layout, (int)n_blocks, err);
     if (status == DSE_OK) status = dse_forward_init(&b->forward, b->model, max_rows, DSE_LOGIT_ROWS, err);
     if (status != DSE_OK) return status;
-    fill_pool(&b->pool);
+    dse_bench_fill_pool(&b->pool);
     for (int i = 0; i < spec->n_seqs; i++) {
         struct dse_kv_sequence *sequence = &b->sequences[i];
         sequence->blocks = b->tables + (size_t)i * (size_t)per_sequence;

@@ -1,8 +1,9 @@
 /* The memory plan. Called by dse_engine_plan and dse_engine_create; takes no memory and touches no weights.
  *
  * The pool is counted in full although the system hands out its pages as they are first used: what was planned must
- * still be there when the last sequence grows to its end. What a system reports as available includes the page cache and so
- * the weights that are mapped from the pack cache, which every step reads: sizes that nobody asked for leave them there.
+ * still be there when the last sequence grows to its end. What a system reports as available includes the page cache
+ * and so the weights that are mapped from the pack cache, which every step reads: sizes that nobody asked for leave
+ * them there.
  */
 #include "engine/budget.h"
 

@@ -28,8 +28,8 @@ DSE_MUST_CHECK enum dse_status dse_budget_plan(const struct dse_model *model, co
                                                struct dse_memory_limit limit, struct dse_engine_sizes *sizes,
                                                struct dse_error *err);
 
-/* The same question for eval and bench, which take sizes as they are asked for: whether n_blocks of KV cache and the scratch
- * of a pass fit. what: "the evaluation", for the message. */
+/* The same question for eval and bench, which take sizes as they are asked for: whether n_blocks of KV cache and the
+ * scratch of a pass fit. what: "the evaluation", for the message. */
 DSE_MUST_CHECK enum dse_status dse_budget_check(const struct dse_model *model, int max_rows, int max_out,
                                                 size_t n_blocks, struct dse_memory_limit limit, const char *what,
                                                 struct dse_error *err);

@@ -231,7 +231,8 @@ void dse_engine_free(struct dse_engine *engine)
         pthread_cond_signal(&engine->wake);
         pthread_mutex_unlock(&engine->lock);
         pthread_join(engine->thread, NULL);
-        /* Who was preparing a request finds the engine stopping and gives its place back, the last thing it does here. */
+        /* Who was preparing a request finds the engine stopping and gives its place back, the last thing it does
+         * here. */
         pthread_mutex_lock(&engine->lock);
         while (engine->n_in_flight > 0)
             pthread_cond_wait(&engine->wake, &engine->lock);

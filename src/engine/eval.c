@@ -32,9 +32,9 @@ static enum dse_status check_ids(const struct dse_model *model, const int32_t *i
     return DSE_OK;
 }
 
-/* mtp: of the prediction layer, which has no row for the last token */
-static enum dse_status evaluate(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens, bool mtp,
-                                float *out, struct dse_error *err)
+/* mtp_out: of the prediction layer, which has no row for the last token. Either may be NULL. */
+static enum dse_status evaluate(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens, float *out,
+                                float *mtp_out, struct dse_error *err)
 {
     enum dse_status status = check_ids(model, ids, n_ids, err);
     if (status != DSE_OK) return status;
@@ -77,14 +77,12 @@ static enum dse_status evaluate(struct dse_model *model, const int32_t *ids, int
         }
         dse_forward_run(&forward, &pool.layout);
         sequence.length += n;
-        if (mtp) {
-            if (done + n == n_ids) forward.rows.n_rows = --n;
-            if (n == 0) break;
-            dse_forward_mtp(&forward, &pool.layout, ids + done + 1);
-            dse_forward_mtp_logits(&forward, row_index, n, out + (size_t)done * n_vocab);
-        } else {
-            dse_forward_logits(&forward, row_index, n, out + (size_t)done * n_vocab);
-        }
+        if (out != NULL) dse_forward_logits(&forward, row_index, n, out + (size_t)done * n_vocab);
+        if (mtp_out == NULL) continue;
+        if (done + n == n_ids) forward.rows.n_rows = --n; /* after the logits: the layer works in their rows */
+        if (n == 0) break;
+        dse_forward_mtp(&forward, &pool.layout, ids + done + 1);
+        dse_forward_mtp_logits(&forward, row_index, n, mtp_out + (size_t)done * n_vocab);
     }
 
 done:
@@ -98,16 +96,16 @@ done:
 enum dse_status dse_eval_logits(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens, float *out,
                                 struct dse_error *err)
 {
-    return evaluate(model, ids, n_ids, chunk_tokens, false, out, err);
+    return evaluate(model, ids, n_ids, chunk_tokens, out, NULL, err);
 }
 
 enum dse_status dse_eval_mtp_logits(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens,
-                                    float *out, struct dse_error *err)
+                                    float *out, float *mtp_out, struct dse_error *err)
 {
     if (model->file->config.n_mtp_used == 0)
         return dse_fail_at(err, DSE_ERR_INVALID, "mtp", -1, "%s was opened without its prediction layer",
                            model->info.path);
     if (n_ids < 2)
         return dse_fail_at(err, DSE_ERR_INVALID, "ids", -1, "multi-token prediction needs at least 2 token ids");
-    return evaluate(model, ids, n_ids, chunk_tokens, true, out, err);
+    return evaluate(model, ids, n_ids, chunk_tokens, out, mtp_out, err);
 }

@@ -48,8 +48,8 @@ void dse_forward_run(struct dse_forward *forward, const struct dse_kv_layout *la
 void dse_forward_logits(struct dse_forward *forward, const int32_t *row_index, int n_out, float *out);
 
 /* Multi-token prediction, for a model that was opened with it, after dse_forward_run: the prediction layer over the
- * rows pushed, row m together with next_tokens[m], the token that follows it. Writes the layer's own KV of every row, so
- * all rows of a sequence must come through here; x becomes its result, so logits of the model itself come first. */
+ * rows pushed, row m together with next_tokens[m], the token that follows it. Writes the layer's own KV of every row,
+ * so all rows of a sequence must come through here; x becomes its result, so logits of the model itself come first. */
 void dse_forward_mtp(struct dse_forward *forward, const struct dse_kv_layout *layout, const int32_t *next_tokens);
 /* Head over chosen rows of that x: for the token after the next one. */
 void dse_forward_mtp_logits(struct dse_forward *forward, const int32_t *row_index, int n_out, float *out);

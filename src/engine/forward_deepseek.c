@@ -1,9 +1,9 @@
 /* The forward pass of the DeepSeek family, in data-flow order: V1 (ordinary heads), V2, V3 (latent attention) and V3.2
  * (an indexer chooses the keys); an FFN or a mixture of experts follows.
  *
- * n rows, D hidden, H heads, R latent rank, Rq query rank, F ffn, E experts. Latent attention runs in its absorbed form for
- * every row, prompt or not, so that a token gets the same bits whichever way it came. Called by forward.c with the device
- * locked; never allocates, never looks at which sequence a row belongs to.
+ * n rows, D hidden, H heads, R latent rank, Rq query rank, F ffn, E experts. Latent attention runs in its absorbed form
+ * for every row, prompt or not, so that a token gets the same bits whichever way it came. Called by forward.c with the
+ * device locked; never allocates, never looks at which sequence a row belongs to.
  *
  * Formulas: DeepSeek-V2 report, 2024, section 2.1 and appendix C; DeepSeek-V3 report, 2024; DeepSeek-V3.2 report, 2025.
  */
@@ -102,8 +102,8 @@ void dse_forward_deepseek(struct dse_forward *forward, const struct dse_kv_layou
     }
 }
 
-/* The prediction layer is one more decoder layer with a cache of its own. Keys and queries of a row use the row's position,
- * not the next one: all shift alike, so scores are the same. */
+/* The prediction layer is one more decoder layer with a cache of its own. Keys and queries of a row use the row's
+ * position, not the next one: all shift alike, so scores are the same. */
 void dse_forward_deepseek_mtp(struct dse_forward *forward, const struct dse_kv_layout *layout,
                               const int32_t *next_tokens)
 {

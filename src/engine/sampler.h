@@ -1,12 +1,13 @@
 /* Sampling one token from logits: penalties, bias, grammar mask, temperature, top-k, top-p, min-p.
  *
- * Order: bias and penalties on the raw logits -> mask -> (greedy | temperature, top-k, top-p, min-p -> draw). The draw is
- * Philox(seed, sequence, position), so a replay gives the same token. Buffers are taken at creation; sampling never
+ * Order: bias and penalties on the raw logits -> mask -> (greedy | temperature, top-k, top-p, min-p -> draw). The draw
+ * is Philox(seed, sequence, position), so a replay gives the same token. Buffers are taken at creation; sampling never
  * allocates. Touches the full vocabulary as few times as possible. The same bits come out on every instruction set.
  *
  * Greedy means temperature below 1e-5, top_k 1 or top_p 0: the largest logit, of equal ones the lowest id. top-k keeps
  * exactly k (lower ids first), top-p the fewest tokens whose probabilities after top-k reach p, min-p what has at least
- * min_p times the largest probability. NaN logits are never chosen; values out of range are DSE_ERR_INVALID at creation.
+ * min_p times the largest probability. NaN logits are never chosen; values out of range are DSE_ERR_INVALID at
+ * creation.
  */
 #ifndef DSE_ENGINE_SAMPLER_H
 #define DSE_ENGINE_SAMPLER_H

@@ -134,7 +134,8 @@ static void sample_one(struct dse_engine *engine, struct dse_sequence *sequence,
                                                 banned_count(task, sequence), (uint64_t)sequence->choice,
                                                 (uint64_t)sequence->n_tokens, &sample, &error);
     if (status != DSE_OK) {
-        /* A text that is complete and that nothing can follow ends, whatever holds its end back (min_tokens, ignore_eos). */
+        /* A text that is complete and that nothing can follow ends, whatever holds its end back (min_tokens,
+         * ignore_eos). */
         bool complete = status == DSE_ERR_INVALID && mask != NULL && dse_grammar_may_end(sequence->grammar);
         dse_engine_finish(engine, sequence, complete ? DSE_FINISH_STOP : DSE_FINISH_ERROR, &error);
         return;

@@ -4,9 +4,9 @@
  * Ordinary heads, for each kv head: K as [head_dim][32 tokens], then V as [32 tokens][head_dim], both f16 (or f32 with
  * --compute f32). K lies dimension-major so that 32 scores come out of plain vector fma, without horizontal sums.
  * Latent attention (latent > 0): one copy serves as K and V, as [32 tokens][row], a row being `latent` values of the
- * normed latent and then `rope` values of the shared rotated key, f16 or f32. With q8_0 the latent, a multiple of 32, is
- * 34-byte blocks of 32 (f16 scale, 32 s8; dse_shrink_fn says how values become one) and the rope part stays f16. Behind the rows, with an indexer, its keys as
- * [index_dim][32 tokens] f16 (or f32).
+ * normed latent and then `rope` values of the shared rotated key, f16 or f32. With q8_0 the latent, a multiple of 32,
+ * is 34-byte blocks of 32 (f16 scale, 32 s8; dse_shrink_fn says how values become one) and the rope part stays f16.
+ * Behind the rows, with an indexer, its keys as [index_dim][32 tokens] f16 (or f32).
  * A sequence is a table of block numbers plus its exact length; nothing is ever read beyond it.
  */
 #ifndef DSE_KERNELS_KV_LAYOUT_H

@@ -58,7 +58,8 @@ size_t dse_matrix_panel_bytes(enum dse_layout layout, size_t cols);
 void dse_matrix_pack(enum dse_type type, const void *source, size_t cols, size_t row_begin, size_t row_end,
                      enum dse_layout layout, void *out, size_t out_row);
 /* The same for F8_E4M3 with a scale per block (quant/fp8.h) into DSE_LAYOUT_FP8. Scales at or above DSE_FP8_SCALE_LIMIT
- * in magnitude do not fit. A NaN among 128 neighbouring weights makes all of them NaN: either way the row's products are. */
+ * in magnitude do not fit. A NaN among 128 neighbouring weights makes all of them NaN: either way the row's products
+ * are. */
 #define DSE_FP8_SCALE_LIMIT 0x1p119f
 void dse_matrix_pack_fp8(const void *weights, const void *scales, size_t cols, size_t row_begin, size_t row_end,
                          void *out, size_t out_row);

@@ -198,7 +198,8 @@ static void pack_16bit(const uint8_t *source, size_t cols, uint8_t *panel, int l
         memcpy(panel + 32 * k + 2 * lane, source + 2 * k, 2);
 }
 
-/* scales: of this row's blocks, unaligned, or NULL for 1. NaN lies with the scale, so that kernels need not look for it. */
+/* scales: of this row's blocks, unaligned, or NULL for 1. NaN lies with the scale, so that kernels need not look for
+ * it. */
 static void pack_fp8(const uint8_t *source, const uint8_t *scales, size_t cols, uint8_t *panel, int lane)
 {
     for (size_t begin = 0; begin < cols; begin += DSE_FP8_COLS, panel += DSE_FP8_BYTES) {

@@ -1,4 +1,5 @@
-/* File blocks of the formats without a layout of their own, taken apart into the affine s8 form, exactly. Called by pack.c.
+/* File blocks of the formats without a layout of their own, taken apart into the affine s8 form, exactly. Called by
+ * pack.c.
  *
  * Block layouts: the GGUF specification; dse_type_decode is the reference the result is compared with.
  */

@@ -1,4 +1,5 @@
-/* Prototypes of every kernel in kernels.def, each with the function type of its op: dse_<op>_fn, from the op's header. */
+/* Prototypes of every kernel in kernels.def, each with the function type of its op: dse_<op>_fn, from the op's
+ * header. */
 #ifndef DSE_KERNELS_PROTOTYPES_H
 #define DSE_KERNELS_PROTOTYPES_H
 

@@ -1,7 +1,7 @@
 /* Hyper-parameters of every architecture in one struct, whatever the file format.
  *
- * D hidden, H heads, K kv heads, d head dimension, F ffn, L layers, V vocabulary rows; R and Rq latent ranks of keys and
- * queries; E experts, k used; Hi and di heads and dimension of the indexer.
+ * D hidden, H heads, K kv heads, d head dimension, F ffn, L layers, V vocabulary rows; R and Rq latent ranks of keys
+ * and queries; E experts, k used; Hi and di heads and dimension of the indexer.
  */
 #ifndef DSE_MODEL_CONFIG_H
 #define DSE_MODEL_CONFIG_H
@@ -44,8 +44,8 @@ struct dse_rope_config {
     double mscale, mscale_all_dim;            /* yarn: 0 = none given */
 };
 
-/* Multi-head latent attention (DeepSeek-V2 report, 2024, section 2.1). A head of q is [nope | rope]; one row of the cache
- * holds the normed latent (kv_rank values) and the rotated key part that all heads share (rope values). */
+/* Multi-head latent attention (DeepSeek-V2 report, 2024, section 2.1). A head of q is [nope | rope]; one row of the
+ * cache holds the normed latent (kv_rank values) and the rotated key part that all heads share (rope values). */
 struct dse_latent_config {
     int kv_rank;       /* R; 0: this model has ordinary heads */
     int q_rank;        /* Rq; 0: q comes from x directly */
@@ -117,8 +117,8 @@ DSE_MUST_CHECK enum dse_status dse_config_from_gguf(const struct dse_gguf *gguf,
 DSE_MUST_CHECK enum dse_status dse_config_from_json(const json_t *config, const json_t *generation,
                                                     struct dse_config *out, struct dse_error *err);
 
-/* What q·k is multiplied with before the softmax: 1 / sqrt(head_dim), for latent attention with yarn times the square of
- * yarn's magnitude for mscale_all_dim. */
+/* What q·k is multiplied with before the softmax: 1 / sqrt(head_dim), for latent attention with yarn times the square
+ * of yarn's magnitude for mscale_all_dim. */
 float dse_attention_scale(const struct dse_config *config);
 
 /* Layers that a device keeps and that the KV cache has a part for. */

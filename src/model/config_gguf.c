@@ -1,4 +1,5 @@
-/* Hyper-parameters from GGUF metadata, and typed reads of its keys. What only DeepSeek has is in config_gguf_deepseek.c. */
+/* Hyper-parameters from GGUF metadata, and typed reads of its keys. What only DeepSeek has is in
+ * config_gguf_deepseek.c. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Reading of GGUF keys, for the two files that make a configuration of them: config_gguf.c and config_gguf_deepseek.c. Keys
- * are "<architecture>.<name>"; integer widths are the writer's choice. */
+/* Reading of GGUF keys, for the two files that make a configuration of them: config_gguf.c and config_gguf_deepseek.c.
+ * Keys are "<architecture>.<name>"; integer widths are the writer's choice. */
 #ifndef DSE_MODEL_CONFIG_GGUF_H
 #define DSE_MODEL_CONFIG_GGUF_H
 

@@ -1,12 +1,12 @@
-/* Keys of the DeepSeek family in GGUF: latent attention, experts, prediction layers. Called by config_gguf.c; what must hold
- * between the fields is checked later, for both formats, in config_deepseek.c. */
+/* Keys of the DeepSeek family in GGUF: latent attention, experts, prediction layers. Called by config_gguf.c; what must
+ * hold between the fields is checked later, for both formats, in config_deepseek.c. */
 #include <stdio.h>
 
 #include "model/config_gguf.h"
 #include "model/weights_internal.h"
 
-/* Only 0.1 * mscale_all_dim is stored, and mscale is taken to be the same: cos and sin keep their magnitude and the whole
- * effect is in the scale of the scores. */
+/* Only 0.1 * mscale_all_dim is stored, and mscale is taken to be the same: cos and sin keep their magnitude and the
+ * whole effect is in the scale of the scores. */
 static void read_log_multiplier(struct dse_gguf_keys *r, struct dse_rope_config *rope)
 {
     if (rope->scaling != DSE_ROPE_YARN) return;
@@ -14,8 +14,8 @@ static void read_log_multiplier(struct dse_gguf_keys *r, struct dse_rope_config 
     if (rope->mscale == 0) rope->attention_factor = 1;
 }
 
-/* New files name the sizes of a head with _mla and describe the cache in key_length; files from before the split of kv_b
- * have the sizes of a head there. */
+/* New files name the sizes of a head with _mla and describe the cache in key_length; files from before the split of
+ * kv_b have the sizes of a head there. */
 static void read_latent(struct dse_gguf_keys *r, struct dse_config *config)
 {
     struct dse_latent_config *latent = &config->latent;
@@ -141,8 +141,8 @@ static void read_mtp(struct dse_gguf_keys *r, struct dse_config *config)
                                 dse_gguf_keys_name(r, "nextn_predict_layers", key), n, all);
         return;
     }
-    /* A converter that did not count them is understood as well, whether it kept their tensors or not: an uncounted last
-     * layer is an ordinary one. */
+    /* A converter that did not count them is understood as well, whether it kept their tensors or not: an uncounted
+     * last layer is an ordinary one. */
     char last[64];
     snprintf(last, sizeof last, "blk.%d.attn_norm.weight", all - 1);
     bool ordinary = dse_gguf_tensor(r->gguf, last) != NULL;

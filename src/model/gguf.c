@@ -91,7 +91,8 @@ static enum dse_status check_split_keys(const struct dse_gguf_shard *shard, size
     return DSE_OK;
 }
 
-/* The metadata of the first shard counts. A later one rarely repeats the architecture; if it does, it must be the same. */
+/* The metadata of the first shard counts. A later one rarely repeats the architecture; if it does, it must be the
+ * same. */
 static enum dse_status check_architecture(const struct dse_gguf_shard *first, const struct dse_gguf_shard *shard,
                                           struct dse_error *err)
 {

@@ -11,7 +11,8 @@
 struct dse_safetensors;
 
 /* path: a .safetensors file, or a folder with model.safetensors(.index.json). Types other than F32 F16 BF16 F64 I8 I16
- * I32 I64 F8_E4M3 are listed with DSE_TYPE_UNREADABLE. Tensors of the format may start at any byte: data may be unaligned. */
+ * I32 I64 F8_E4M3 are listed with DSE_TYPE_UNREADABLE. Tensors of the format may start at any byte: data may be
+ * unaligned. */
 DSE_MUST_CHECK enum dse_status dse_safetensors_open(const char *path, struct dse_safetensors **file,
                                                     struct dse_error *err);
 void dse_safetensors_close(struct dse_safetensors *file);

@@ -1,8 +1,8 @@
 /* Opens a model for inference: configuration, and every tensor that the architecture needs under its field, with its
  * shape and type checked once. Used by the device, which relies on these checks.
  *
- * The tensors of the layers are taken by weights_layers.c and weights_experts.c. Nothing is copied; nothing of the weights
- * is read but what one bad number would poison: rope divisors, biases of routers, FP8 scales.
+ * The tensors of the layers are taken by weights_layers.c and weights_experts.c. Nothing is copied; nothing of the
+ * weights is read but what one bad number would poison: rope divisors, biases of routers, FP8 scales.
  */
 #include "model/weights.h"
 

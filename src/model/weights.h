@@ -16,8 +16,8 @@ struct dse_expert_tensors {
     struct dse_tensor gate, up, down; /* [F, D] [F, D] [D, F] with F = moe.n_ff */
 };
 
-/* kv_b as files have it: split and transposed (GGUF), or joined (folders, old GGUF). Per head h: K part [nope, R], V part
- * [v, R]. */
+/* kv_b as files have it: split and transposed (GGUF), or joined (folders, old GGUF). Per head h: K part [nope, R], V
+ * part [v, R]. */
 struct dse_kv_b_tensors {
     const struct dse_tensor *k_b;    /* [H, R, nope], the K parts transposed; or NULL and */
     const struct dse_tensor *v_b;    /* [H, v, R] */
@@ -39,8 +39,8 @@ struct dse_mtp_tensors {
     const struct dse_tensor *head_norm;               /* [D] shared_head.norm */
 };
 
-/* One decoder layer. Fields that an architecture does not have are NULL. Shapes as Hugging Face writes them, [out, in]; bias
- * and norm pointers are NULL when absent. */
+/* One decoder layer. Fields that an architecture does not have are NULL. Shapes as Hugging Face writes them, [out, in];
+ * bias and norm pointers are NULL when absent. */
 struct dse_layer_tensors {
     const struct dse_tensor *attn_norm;                /* [D] */
     const struct dse_tensor *q, *k, *v, *o;            /* [H*d, D] [K*d, D] [K*d, D] [D, H*d] */

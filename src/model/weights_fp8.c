@@ -1,6 +1,6 @@
-/* FP8 folders: the scales of every F8_E4M3 matrix are found, checked and attached to it, once, before any tensor is used.
- * Called by weights.c. A weight without scales, and scales without a weight, are refused: both mean that half of a model
- * was lost or that it was quantized in another way. */
+/* FP8 folders: the scales of every F8_E4M3 matrix are found, checked and attached to it, once, before any tensor is
+ * used. Called by weights.c. A weight without scales, and scales without a weight, are refused: both mean that half of
+ * a model was lost or that it was quantized in another way. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

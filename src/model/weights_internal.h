@@ -6,8 +6,8 @@
 #include "model/weights.h"
 
 const struct dse_tensor *dse_weights_find(const struct dse_model_file *file, const char *name); /* NULL if absent */
-/* Finds a tensor, checks its type and that its shape is the one given, and adds it to the sums. A tensor of one dimension is
- * a vector and is read element by element. */
+/* Finds a tensor, checks its type and that its shape is the one given, and adds it to the sums. A tensor of one
+ * dimension is a vector and is read element by element. */
 DSE_MUST_CHECK enum dse_status dse_weights_take(struct dse_model_file *file, const char *name, int n_dims,
                                                 const size_t *shape, const struct dse_tensor **out,
                                                 struct dse_error *err);

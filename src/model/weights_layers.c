@@ -1,5 +1,5 @@
-/* The tensors of one layer: which ones an architecture needs, under which names, in which shapes. Called by weights.c for
- * every layer of a model; the tables here and in weights_experts.c hold the names of a layer's tensors. */
+/* The tensors of one layer: which ones an architecture needs, under which names, in which shapes. Called by weights.c
+ * for every layer of a model; the tables here and in weights_experts.c hold the names of a layer's tensors. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* GGUF tensors that nothing here reads. A runtime that ignores a bias, a scale or a router gives wrong text without a word,
- * so every tensor that opening did not take is refused by name. Called by weights.c, for every architecture alike. */
+/* GGUF tensors that nothing here reads. A runtime that ignores a bias, a scale or a router gives wrong text without a
+ * word, so every tensor that opening did not take is refused by name. Called by weights.c, for every architecture
+ * alike. */
 #include <string.h>
 
 #include "base/alloc.h"

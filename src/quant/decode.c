@@ -6,6 +6,7 @@
 #include "quant/fp8.h"
 #include "quant/types.h"
 
+#include <math.h>
 #include <string.h>
 
 static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -67,7 +68,8 @@ static void decode_iq4_nl(const uint8_t *b, float *y)
         y[j] = d * (float)iq4_values[nibble(b + 2, j)];
 }
 
-/* In the 256-blocks weight i belongs to half i/128, and two-bit fields of quarter (i mod 128)/32 sit at bit 2*quarter. */
+/* In the 256-blocks weight i belongs to half i/128, and two-bit fields of quarter (i mod 128)/32 sit at bit
+ * 2*quarter. */
 
 static void decode_q2_k(const uint8_t *b, float *y)
 {
@@ -207,4 +209,25 @@ void dse_type_decode(enum dse_type type, const void *source, float *out, size_t 
     const uint8_t *block = source;
     for (size_t i = 0; i < elements; i += (size_t)info->block_elements, block += info->block_bytes)
         decode(block, out + i);
+}
+
+/* Where a block's two halves lie, and the most they are multiplied by: sub-scale times value, and sub-minimum. */
+float dse_type_block_bound(enum dse_type type, const void *block)
+{
+    const uint8_t *b = block;
+    switch (type) {
+    case DSE_TYPE_Q4_0: return fabsf(load_half(b)) * 8;
+    case DSE_TYPE_Q4_1: return fabsf(load_half(b)) * 15 + fabsf(load_half(b + 2));
+    case DSE_TYPE_Q5_0: return fabsf(load_half(b)) * 16;
+    case DSE_TYPE_Q5_1: return fabsf(load_half(b)) * 31 + fabsf(load_half(b + 2));
+    case DSE_TYPE_Q8_0: return fabsf(load_half(b)) * 128;
+    case DSE_TYPE_Q2_K: return fabsf(load_half(b + 80)) * (15 * 3) + fabsf(load_half(b + 82)) * 15;
+    case DSE_TYPE_Q3_K: return fabsf(load_half(b + 108)) * (32 * 4);
+    case DSE_TYPE_Q4_K: return fabsf(load_half(b)) * (63 * 15) + fabsf(load_half(b + 2)) * 63;
+    case DSE_TYPE_Q5_K: return fabsf(load_half(b)) * (63 * 31) + fabsf(load_half(b + 2)) * 63;
+    case DSE_TYPE_Q6_K: return fabsf(load_half(b + 208)) * (128 * 32);
+    case DSE_TYPE_IQ4_NL: return fabsf(load_half(b)) * 127;
+    case DSE_TYPE_IQ4_XS: return fabsf(load_half(b)) * (32 * 127);
+    default: return INFINITY;
+    }
 }

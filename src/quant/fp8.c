@@ -1,5 +1,5 @@
-/* Decodes FP8 matrices with scales per square. Called by whatever packs or copies weights; shapes and scales were checked
- * when the model was opened. */
+/* Decodes FP8 matrices with scales per square. Called by whatever packs or copies weights; shapes and scales were
+ * checked when the model was opened. */
 #include "quant/fp8.h"
 
 #include <string.h>

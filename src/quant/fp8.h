@@ -8,9 +8,9 @@
 /* e4m3fn: 1-4-3 bits, bias 7, no infinities, 0x7F and 0xFF are NaN. Exact. */
 float dse_f8_e4m3_to_f32(uint8_t bits);
 
-/* Rows [first, first + count) of a matrix with rows of `columns` weights: out [count, columns] = weight times the scale of
- * its square. scales: f32 [ceil(rows/128), ceil(columns/128)] of the whole matrix, at any alignment; partial squares at
- * the edges have their own. */
+/* Rows [first, first + count) of a matrix with rows of `columns` weights: out [count, columns] = weight times the scale
+ * of its square. scales: f32 [ceil(rows/128), ceil(columns/128)] of the whole matrix, at any alignment; partial squares
+ * at the edges have their own. */
 void dse_fp8_decode_rows(const void *weights, const void *scales, size_t columns, size_t first, size_t count,
                          float *out);
 

@@ -54,6 +54,10 @@ const struct dse_type_info *dse_type_info(uint32_t type);
 /* elements is a multiple of the block size. F8_E4M3 comes without the scale of its block: see quant/fp8.h. */
 void dse_type_decode(enum dse_type type, const void *source, float *out, size_t elements);
 
+/* At least the largest magnitude that this block decodes to, from its scales alone; NaN if one of them is. INFINITY for
+ * types whose blocks have none. */
+float dse_type_block_bound(enum dse_type type, const void *block);
+
 /* Bytes of a row of `elements`; false on overflow or if elements is not a whole number of blocks. */
 bool dse_type_row_bytes(enum dse_type type, size_t elements, size_t *bytes);
 

@@ -99,7 +99,8 @@ static void enlist(struct dse_generation *g)
     pthread_mutex_unlock(&server->lock);
 }
 
-/* Takes the reference of the running generation. Last of all: the server may be gone as soon as nothing is in flight. */
+/* Takes the reference of the running generation. Last of all: the server may be gone as soon as nothing is in
+ * flight. */
 static void delist(struct dse_generation *g)
 {
     struct dse_server *server = g->server;

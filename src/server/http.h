@@ -1,8 +1,8 @@
 /* The HTTP layer of the server: exchanges (one request, one answer) over libmicrohttpd.
  *
- * Threads: one I/O thread (the library's), one watcher thread, a few workers. `on_begin` and `on_headers` run on the I/O
- * thread and must not block: the first sets what every answer carries, before anything can be refused; the second answers
- * what needs no body (health, errors). `on_request` runs on a worker with the whole body.
+ * Threads: one I/O thread (the library's), one watcher thread, a few workers. `on_begin` and `on_headers` run on the
+ * I/O thread and must not block: the first sets what every answer carries, before anything can be refused; the second
+ * answers what needs no body (health, errors). `on_request` runs on a worker with the whole body.
  * An answer may be given at once or later, from any thread: writing never blocks; a reader who is too slow is
  * disconnected instead. http.c and http_head.c are the only files that know the library.
  *
@@ -45,7 +45,8 @@ DSE_MUST_CHECK enum dse_status dse_http_start(int listen_fd, const struct dse_ht
                                               struct dse_http **http, struct dse_error *err);
 /* All exchanges must have been answered or are cut off. Joins the threads. */
 void dse_http_stop(struct dse_http *http);
-/* Waits until the workers are idle and answers that are complete have been handed to the system, or for the time given. */
+/* Waits until the workers are idle and answers that are complete have been handed to the system, or for the time
+ * given. */
 void dse_http_flush(struct dse_http *http, unsigned timeout_ms);
 /* Tells the owners of all exchanges in progress that they are gone, as if the clients had left. */
 void dse_http_abandon_all(struct dse_http *http);

@@ -1,7 +1,8 @@
 /* The head of a request, before anybody looks at its meaning: what cannot be one request and nothing else is refused.
  *
- * Called by http.c on the I/O thread. The library is lenient in what it takes for a header; proxies that are not, or are
- * in another way, see another request than we do. So names, values and line are checked here, and their bytes counted.
+ * Called by http.c on the I/O thread. The library is lenient in what it takes for a header; proxies that are not, or
+ * are in another way, see another request than we do. So names, values and line are checked here, and their bytes
+ * counted.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -81,8 +82,8 @@ static enum MHD_Result walk_header(void *user, enum MHD_ValueKind kind, const ch
     return keep(x, name, value, bytes) ? MHD_YES : MHD_NO;
 }
 
-/* The library ends names, values and the path at a NUL, and the whole head at a line that begins with one. What it hides
- * so is missing in our count. Line ends are CRLF, or all of them LF. */
+/* The library ends names, values and the path at a NUL, and the whole head at a line that begins with one. What it
+ * hides so is missing in our count. Line ends are CRLF, or all of them LF. */
 static bool has_hidden_bytes(struct dse_http_exchange *x, const struct walk *walk, const char *method, const char *url,
                              const char *version)
 {

@@ -1,4 +1,5 @@
-/* What http.c (library side), http_head.c (heads) and http_watch.c (watcher thread) share. Nobody else includes this. */
+/* What http.c (library side), http_head.c (heads) and http_watch.c (watcher thread) share. Nobody else includes
+ * this. */
 #ifndef DSE_SERVER_HTTP_INTERNAL_H
 #define DSE_SERVER_HTTP_INTERNAL_H
 
@@ -94,7 +95,8 @@ struct dse_http_head {
     bool ends_connection; /* nobody knows where the next request would begin */
     uint64_t content_length;
 };
-/* The library's hook for the request's target, before its headers are read; returns the exchange, NULL without memory. */
+/* The library's hook for the request's target, before its headers are read; returns the exchange, NULL without
+ * memory. */
 void *dse_http_head_target(void *http, const char *target, struct MHD_Connection *connection);
 /* Fills in the request's part of x. false: no memory. */
 bool dse_http_head_check(struct dse_http_exchange *x, const char *url, const char *method, const char *version,

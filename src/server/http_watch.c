@@ -124,8 +124,8 @@ static void tick_exchanges(struct dse_http *http, uint64_t now)
     }
 }
 
-/* The peer has closed its side and all that it sent has been read. Asked several times before it counts: the library may
- * just be at the request that came last. */
+/* The peer has closed its side and all that it sent has been read. Asked several times before it counts: the library
+ * may just be at the request that came last. */
 static bool ended_without_request(struct http_connection *c)
 {
     enum { TICKS = 5 };

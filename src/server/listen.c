@@ -44,8 +44,9 @@ static enum dse_status listen_on(const struct addrinfo *info, const char *host, 
     return DSE_OK;
 }
 
-/* The addresses of a name in the order that the system prefers, until one can be listened on: with IPv6 off, "localhost" may
- * still have ::1. A port in use ends it, for clients would reach whoever uses it; so does an address that needs a key. */
+/* The addresses of a name in the order that the system prefers, until one can be listened on: with IPv6 off,
+ * "localhost" may still have ::1. A port in use ends it, for clients would reach whoever uses it; so does an address
+ * that needs a key. */
 static enum dse_status listen_on_first(const struct addrinfo *list, const char *host,
                                        const struct dse_server_options *options, struct dse_listener *listener,
                                        struct dse_error *err)
@@ -97,8 +98,8 @@ static enum dse_status listen_tcp(struct dse_listener *listener, const struct ds
     return DSE_OK;
 }
 
-/* Locks the folder of a socket's file, so that one process at a time looks who listens on it, removes it, or makes it and
- * listens. *fd: -1 where folders cannot be locked, which is then done without. Freed by close. */
+/* Locks the folder of a socket's file, so that one process at a time looks who listens on it, removes it, or makes it
+ * and listens. *fd: -1 where folders cannot be locked, which is then done without. Freed by close. */
 static enum dse_status lock_folder(const char *path, int *fd, struct dse_error *err)
 {
     const char *slash = strrchr(path, '/');

@@ -38,8 +38,8 @@ struct dse_server_options {
 };
 extern const struct dse_server_options dse_server_options_default;
 
-/* Copies what it keeps of options. Refuses an address beyond loopback without a key (DSE_ERR_INVALID) and a chat_template
- * that does not parse; a busy port is DSE_ERR_ADDRESS. */
+/* Copies what it keeps of options. Refuses an address beyond loopback without a key (DSE_ERR_INVALID) and a
+ * chat_template that does not parse; a busy port is DSE_ERR_ADDRESS. */
 DSE_MUST_CHECK enum dse_status dse_server_start(const struct dse_server_options *options, struct dse_server **server,
                                                 struct dse_error *err);
 int dse_server_port(const struct dse_server *server); /* 0 for a Unix socket */

@@ -1,8 +1,8 @@
 /* /tokenize, /detokenize, /apply-template: in the shapes of llama.cpp (content, add_special) and of vLLM (prompt or
  * messages, add_special_tokens). Handlers run on a worker.
  *
- * Answers are written straight into a buffer: a tree of JSON values would take many times their bytes, and clients choose
- * how many there are.
+ * Answers are written straight into a buffer: a tree of JSON values would take many times their bytes, and clients
+ * choose how many there are.
  */
 #include <stdio.h>
 

@@ -11,8 +11,8 @@ struct dse_bpe_merge {
     int32_t left, right, result;
 };
 
-/* byte_ids: token of each byte, -1 for none. merges [n_merges] in order of rank; a later duplicate of a pair wins, as in
- * Hugging Face. */
+/* byte_ids: token of each byte, -1 for none. merges [n_merges] in order of rank; a later duplicate of a pair wins, as
+ * in Hugging Face. */
 DSE_MUST_CHECK enum dse_status dse_bpe_create(const int32_t byte_ids[256], const struct dse_bpe_merge *merges,
                                               size_t n_merges, struct dse_bpe **out, struct dse_error *err);
 void dse_bpe_free(struct dse_bpe *bpe);

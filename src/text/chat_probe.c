@@ -10,16 +10,16 @@
 
 #define MARK_KEY   "probe_key_7"
 #define MARK_VALUE "probe_value_7"
-/* More than any template makes of conversations as small as these, and no work to fill. */
-#define MAX_BYTES ((size_t)16 << 20)
+/* More than any template makes of conversations as small as these, and no work to fill in every rendering. */
+#define MAX_BYTES ((size_t)4 << 20)
 #define ARGUMENTS "{\"" MARK_KEY "\": \"" MARK_VALUE "\"}"
 
 struct probe {
     const struct dse_template *tmpl;
     const char *bos, *eos;
-    /* One for all renderings: a hostile template shall not cost a model's start its limits many times. */
+    /* Steps and time are one for all renderings: a hostile template shall not cost a model's start its limits many
+     * times. */
     struct dse_template_budget *budget;
-    bool exhausted; /* a rendering has hit a limit, and the others would too, each after as much work */
 };
 
 /* Owned text, NULL when the rendering fails. Takes messages and tools. */
@@ -33,9 +33,8 @@ static char *render(struct probe *probe, json_t *messages, json_t *tools, bool p
     char *text = NULL;
     size_t bytes;
     struct dse_error err;
-    if (messages && !probe->exhausted &&
-        dse_template_render_within(probe->tmpl, &inputs, probe->budget, &text, &bytes, &err) == DSE_ERR_LIMIT)
-        probe->exhausted = true;
+    if (messages && dse_template_render_within(probe->tmpl, &inputs, probe->budget, &text, &bytes, &err) != DSE_OK)
+        text = NULL; /* this question alone has no answer: a limit met in a call says nothing about a plain prompt */
     json_decref(messages);
     json_decref(tools);
     return text;

@@ -27,8 +27,8 @@ DSE_MUST_CHECK enum dse_status dse_grammar_compile(const char *source, size_t by
 struct dse_grammar *dse_grammar_ref(struct dse_grammar *grammar); /* atomic count */
 void dse_grammar_unref(struct dse_grammar *grammar);
 
-/* Token texts arranged as a trie; built once per model, shared by all states, immutable. stops: the ids that end a text,
- * which is for the model to say (its configuration may name more than the tokenizer does). */
+/* Token texts arranged as a trie; built once per model, shared by all states, immutable. stops: the ids that end a
+ * text, which is for the model to say (its configuration may name more than the tokenizer does). */
 struct dse_token_trie;
 DSE_MUST_CHECK enum dse_status dse_token_trie_create(const struct dse_tokenizer *tokenizer, const int32_t *stops,
                                                      int n_stops, struct dse_token_trie **out, struct dse_error *err);

@@ -1,7 +1,7 @@
 /* Statements of a chat template: printing, assignments, branches, loops, macros. Called by chat_template.c.
  *
- * Loops, macros, `with` and block assignments open a scope; `if` does not. What is set in a scope ends with it, which is
- * why templates carry state in namespace objects.
+ * Loops, macros, `with` and block assignments open a scope; `if` does not. What is set in a scope ends with it, which
+ * is why templates carry state in namespace objects.
  */
 #include "text/jinja_exec.h"
 

@@ -1,4 +1,5 @@
-/* Evaluator (jinja_eval.c, jinja_arithmetic.c) and statements (jinja_exec.c). Called by chat_template.c and each other. */
+/* Evaluator (jinja_eval.c, jinja_arithmetic.c) and statements (jinja_exec.c). Called by chat_template.c and each
+ * other. */
 #ifndef DSE_TEXT_JINJA_EXEC_H
 #define DSE_TEXT_JINJA_EXEC_H
 

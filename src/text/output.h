@@ -6,8 +6,8 @@
  * Stop strings are looked for in the raw text of the whole output, reasoning and tags included, in every format. The
  * one that is complete first ends the output; of several that end at the same byte, the longest.
  *
- * Reasoning (DSE_REASONING_DEEPSEEK): an opening tag counts only at the very start, after white space; later tags in the
- * content are text. Newlines after the opening tag and around the closing tag are dropped.
+ * Reasoning (DSE_REASONING_DEEPSEEK): an opening tag counts only at the very start, after white space; later tags in
+ * the content are text. Newlines after the opening tag and around the closing tag are dropped.
  *
  * Tool calls (tools): looked for in the content, never in the reasoning (tool_calls.h). Their text does not reach the
  * content; events tell of them instead, in order with it.

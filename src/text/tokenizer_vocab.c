@@ -1,5 +1,5 @@
-/* Vocabulary of a tokenizer. Called by tokenizer.c. Definitions come from files: nothing in them is trusted, and lookups
- * stay fast whatever the texts are.
+/* Vocabulary of a tokenizer. Called by tokenizer.c. Definitions come from files: nothing in them is trusted, and
+ * lookups stay fast whatever the texts are.
  */
 #include "text/tokenizer_vocab.h"
 

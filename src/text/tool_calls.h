@@ -5,8 +5,8 @@
  * have the shape of a call is content, byte for byte. Arguments go out as they come: if the model wrote no valid JSON,
  * the client sees that. Memory is fixed; never allocates.
  *
- * White space around calls belongs to the format and is dropped: up to two newlines before the first, all between calls,
- * all behind the last if nothing else follows.
+ * White space around calls belongs to the format and is dropped: up to two newlines before the first, all between
+ * calls, all behind the last if nothing else follows.
  */
 #ifndef DSE_TEXT_TOOL_CALLS_H
 #define DSE_TEXT_TOOL_CALLS_H
@@ -17,7 +17,7 @@
 
 enum dse_tool_format {
     DSE_TOOLS_NONE,
-    DSE_TOOLS_DEEPSEEK, /* V3, R1 (type word, name, fenced JSON) and V3.1 (name, bare JSON): told apart by their shape */
+    DSE_TOOLS_DEEPSEEK, /* V3, R1 (type word, name, fenced JSON) and V3.1 (name, bare JSON), told apart by shape */
     DSE_TOOLS_DSML,     /* V3.2 and V4: invoke and parameter tags */
     DSE_TOOLS_QWEN,     /* <tool_call> around a JSON object with name and arguments */
 };

@@ -40,7 +40,7 @@ static float *mtp_logits(struct dse_model *model, const int32_t *ids, int n_ids,
     struct dse_error error = {0};
     float *logits = calloc((size_t)(n_ids - 1) * (size_t)n_vocab_of(model), sizeof *logits);
     assert_non_null(logits);
-    if (dse_eval_mtp_logits(model, ids, n_ids, chunk, logits, &error) != DSE_OK) fail_msg("%s", error.message);
+    if (dse_eval_mtp_logits(model, ids, n_ids, chunk, NULL, logits, &error) != DSE_OK) fail_msg("%s", error.message);
     return logits;
 }
 
@@ -96,6 +96,34 @@ static void mtp_logits_do_not_depend_on_chunk_size_or_threads(void **state)
         }
         free(expected);
     }
+}
+
+/* The last chunk of 150 ids is of the last id alone, of two, or all: the prediction layer has one row less. */
+static void one_pass_gives_the_logits_of_the_model_and_of_its_prediction_layer(void **state)
+{
+    (void)state;
+    struct dse_model *model = open_model("deepseek_v3", (struct dse_model_options){.n_threads = 2, .mtp = true});
+    const size_t n_vocab = (size_t)n_vocab_of(model), n = (size_t)PROMPT_TOKENS * n_vocab;
+    float *alone = calloc(n, sizeof *alone), *both = calloc(n, sizeof *both), *mtp_both = calloc(n, sizeof *mtp_both);
+    int32_t ids[PROMPT_TOKENS];
+    assert_true(alone != NULL && both != NULL && mtp_both != NULL);
+    for (int i = 0; i < PROMPT_TOKENS; i++)
+        ids[i] = (i * 37 + 11) % (int)n_vocab;
+    const int chunks[] = {149, 37, 0};
+    for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++) {
+        struct dse_error error;
+        if (dse_eval_logits(model, ids, PROMPT_TOKENS, chunks[c], alone, &error) != DSE_OK ||
+            dse_eval_mtp_logits(model, ids, PROMPT_TOKENS, chunks[c], both, mtp_both, &error) != DSE_OK)
+            fail_msg("%s", error.message);
+        float *mtp_alone = mtp_logits(model, ids, PROMPT_TOKENS, chunks[c]);
+        assert_memory_equal(both, alone, n * sizeof *both);
+        assert_memory_equal(mtp_both, mtp_alone, (n - n_vocab) * sizeof *mtp_both);
+        free(mtp_alone);
+    }
+    free(alone);
+    free(both);
+    free(mtp_both);
+    dse_model_unref(model);
 }
 
 /* Row i sees nothing after token i + 1: the logits of a shorter list are a prefix. */
@@ -211,16 +239,16 @@ static void mtp_logits_of_what_cannot_have_them_are_refused(void **state)
     const int32_t ids[] = {5, 6};
     float unused[1];
     struct dse_error error = {0};
-    assert_int_equal(dse_eval_mtp_logits(model, ids, 2, 0, unused, &error), DSE_ERR_INVALID);
+    assert_int_equal(dse_eval_mtp_logits(model, ids, 2, 0, unused, unused, &error), DSE_ERR_INVALID);
     assert_string_equal(error.file, "mtp");
     dse_model_unref(model);
     model = open_model("deepseek_v3", (struct dse_model_options){.n_threads = 1, .mtp = true});
     for (int n = 0; n < 2; n++) {
-        assert_int_equal(dse_eval_mtp_logits(model, ids, n, 0, unused, &error), DSE_ERR_INVALID);
+        assert_int_equal(dse_eval_mtp_logits(model, ids, n, 0, unused, unused, &error), DSE_ERR_INVALID);
         assert_string_equal(error.file, "ids");
     }
     const int32_t wild[] = {5, n_vocab_of(model)};
-    assert_int_equal(dse_eval_mtp_logits(model, wild, 2, 0, unused, &error), DSE_ERR_INVALID);
+    assert_int_equal(dse_eval_mtp_logits(model, wild, 2, 0, unused, unused, &error), DSE_ERR_INVALID);
     dse_model_unref(model);
 }
 
@@ -229,6 +257,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mtp_logits_equal_hugging_face_in_f32),
         cmocka_unit_test(mtp_logits_do_not_depend_on_chunk_size_or_threads),
+        cmocka_unit_test(one_pass_gives_the_logits_of_the_model_and_of_its_prediction_layer),
         cmocka_unit_test(mtp_logits_of_a_shorter_list_are_a_prefix),
         cmocka_unit_test(the_model_itself_computes_the_same_with_mtp_loaded),
         cmocka_unit_test(a_default_load_keeps_nothing_of_the_prediction_layer_in_memory),

@@ -1,7 +1,7 @@
 /* One split of attention: scores, softmax and weighted values of a tile of query columns over up to 256 keys.
  *
- * Reads whole blocks of 32 keys but uses, per row, only keys up to the row's position: what lies beyond may be garbage or
- * NaN and never enters an arithmetic operation whose result is kept.
+ * Reads whole blocks of 32 keys but uses, per row, only keys up to the row's position: what lies beyond may be garbage
+ * or NaN and never enters an arithmetic operation whose result is kept.
  */
 #include "kernels/attention/split.h"
 

@@ -1,8 +1,8 @@
 /* One split of latent attention: the rows of the cache serve as keys and as values, for all query heads of a row.
  *
  * Scores come from the product kernel with its roles swapped, keys broadcast against lanes that are query columns: rows
- * lie token-major, as the values need them, and 16 heads fill a vector. Reads only rows up to the last one that the tile
- * sees; like attention.c it keeps no result that a key beyond a row's last one has entered.
+ * lie token-major, as the values need them, and 16 heads fill a vector. Reads only rows up to the last one that the
+ * tile sees; like attention.c it keeps no result that a key beyond a row's last one has entered.
  */
 #include <string.h>
 

@@ -12,7 +12,8 @@ struct dse_attention_operand {
     bool half;
 };
 
-/* Asks for an area ahead of its use: areas of consecutive blocks lie far apart, where no hardware prefetcher follows. */
+/* Asks for an area ahead of its use: areas of consecutive blocks lie far apart, where no hardware prefetcher
+ * follows. */
 static inline void dse_attention_fetch_ahead(const uint8_t *area, size_t bytes)
 {
     for (size_t at = 0; at < bytes; at += 64)

@@ -1,5 +1,5 @@
-/* Matmul of FP8 weights with f32 activations, AVX2. Called through matmul.c; the result is that of float_scalar.c: one fma
- * per column, ascending, in every lane.
+/* Matmul of FP8 weights with f32 activations, AVX2. Called through matmul.c; the result is that of float_scalar.c: one
+ * fma per column, ascending, in every lane.
  *
  * With many activation rows a block of 128 columns is decoded once and serves them all; their sums wait in job->out.
  */

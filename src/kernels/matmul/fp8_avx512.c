@@ -1,5 +1,5 @@
-/* Matmul of FP8 weights with f32 activations, AVX-512. Called through matmul.c; the result is that of float_scalar.c: one fma
- * per column, ascending, in every lane.
+/* Matmul of FP8 weights with f32 activations, AVX-512. Called through matmul.c; the result is that of float_scalar.c:
+ * one fma per column, ascending, in every lane.
  *
  * The counterpart of fp8_avx2.c with all 16 rows of a panel in one register.
  */

@@ -1,9 +1,10 @@
 /* Bytes of the packed layouts: what pack.c writes and the kernels in this folder read. Nobody else looks inside.
  *
  * A panel is 16 rows. Quantized panels are blocks of 32 columns (256 for the K layouts), one after the other. A "dword
- * row" is 64 bytes: dword r belongs to row r, its four bytes are four neighbouring columns, so that one broadcast of four
- * activation bytes meets 16 rows. A nibble plane has four dword rows v = 0..3: byte c of a dword holds column 4v+c in its
- * low and column 16+4v+c in its high nibble, so low nibbles are the first half of the block and high ones the second.
+ * row" is 64 bytes: dword r belongs to row r, its four bytes are four neighbouring columns, so that one broadcast of
+ * four activation bytes meets 16 rows. A nibble plane has four dword rows v = 0..3: byte c of a dword holds column 4v+c
+ * in its low and column 16+4v+c in its high nibble, so low nibbles are the first half of the block and high ones the
+ * second.
  */
 #ifndef DSE_KERNELS_MATMUL_LAYOUT_H
 #define DSE_KERNELS_MATMUL_LAYOUT_H
@@ -32,9 +33,9 @@
 #define DSE_Q8_QUANTS 32
 #define DSE_Q8_BYTES  544
 
-/* Q6K per 256: 16 f16 d, then 8 times: 16 s8 scales of the first half, 16 of the second, nibble plane (low four bits), and
- * two dword rows g = 0..1 of high bits: bits 0-1 of byte c for column 8g+c, 2-3 for 16+8g+c, 4-5 for 8g+4+c, 6-7 for
- * 16+8g+4+c. Weight = d * scale * (u - 32). */
+/* Q6K per 256: 16 f16 d, then 8 times: 16 s8 scales of the first half, 16 of the second, nibble plane (low four bits),
+ * and two dword rows g = 0..1 of high bits: bits 0-1 of byte c for column 8g+c, 2-3 for 16+8g+c, 4-5 for 8g+4+c, 6-7
+ * for 16+8g+4+c. Weight = d * scale * (u - 32). */
 #define DSE_Q6K_BLOCKS       32
 #define DSE_Q6K_BLOCK_QUANTS 32
 #define DSE_Q6K_BLOCK_HIGH   288
@@ -49,9 +50,9 @@
 #define DSE_A8_QUANTS 128
 #define DSE_A8_BYTES  640
 
-/* FP8 per 128 columns, the last block of a panel may have fewer: 16 f32 scales * 2^8, [columns][16] e4m3. A lane has its own
- * scale because the rows of a panel may lie in two blocks of the source. Weight = e4m3 * scale. The 2^8 is for kernels that
- * read the bits as f16, whose exponent bias is 8 larger: one product gives the weight, rounded once. */
+/* FP8 per 128 columns, the last block of a panel may have fewer: 16 f32 scales * 2^8, [columns][16] e4m3. A lane has
+ * its own scale because the rows of a panel may lie in two blocks of the source. Weight = e4m3 * scale. The 2^8 is for
+ * kernels that read the bits as f16, whose exponent bias is 8 larger: one product gives the weight, rounded once. */
 #define DSE_FP8_COLS   128
 #define DSE_FP8_QUANTS 64
 #define DSE_FP8_BYTES  2112

@@ -1,14 +1,15 @@
 /* What a matmul kernel is: one panel of 16 weight rows, or several, times some activation rows. Private to this room.
  *
- * The order of float operations is part of the contract, so that all instruction sets give the same bits. Every output has
- * one f32 accumulator, starting at +0, and takes the blocks of 32 columns in ascending order:
+ * The order of float operations is part of the contract, so that all instruction sets give the same bits. Every output
+ * has one f32 accumulator, starting at +0, and takes the blocks of 32 columns in ascending order:
  *   U4, U4S, U4K  acc = fma((float)isum, D * scale, acc);  acc = fma(M, sum, acc)
  *                 with D = d or d*s and M = m, -8*d or -(dmin*min), each rounded once
  *   Q8, Q6K       acc = fma((float)isum, d * scale, acc)
  *   A8            as Q6K, then acc = fma((float)msum, -(dmin * scale), acc)
  *   F32, F16, BF16, FP8  per column: acc = fma(w, x, acc)
  *                 with FP8's w = e4m3 * scale, rounded once
- * isum and msum are exact int32: isum = sum w*a (times the s8 scale of each half), msum = sum over halves of min * half_sum.
+ * isum and msum are exact int32: isum = sum w*a (times the s8 scale of each half), msum = sum over halves of min *
+ * half_sum.
  */
 #ifndef DSE_KERNELS_MATMUL_MATMUL_H
 #define DSE_KERNELS_MATMUL_MATMUL_H

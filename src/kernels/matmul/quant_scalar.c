@@ -1,5 +1,5 @@
-/* Matmul of quantized weights with s8 activations, scalar: the definition of the result that every instruction set repeats
- * bit for bit (matmul.h). Called through matmul.c; written to be read, not to be fast.
+/* Matmul of quantized weights with s8 activations, scalar: the definition of the result that every instruction set
+ * repeats bit for bit (matmul.h). Called through matmul.c; written to be read, not to be fast.
  */
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Helpers of the AVX-512 (VNNI) matmul kernels: loads, and the loop that cuts a job into register tiles. Include only from
- * *_avx512.c files. The counterpart of tile_avx2.h with all 16 rows of a panel in one register.
+/* Helpers of the AVX-512 (VNNI) matmul kernels: loads, and the loop that cuts a job into register tiles. Include only
+ * from *_avx512.c files. The counterpart of tile_avx2.h with all 16 rows of a panel in one register.
  */
 #ifndef DSE_KERNELS_MATMUL_TILE_AVX512_H
 #define DSE_KERNELS_MATMUL_TILE_AVX512_H

@@ -295,8 +295,8 @@ DSE_INLINE float v16_largest(v16 a)
     return lane[0];
 }
 
-/* Adding it to |x| < 2^22 rounds x to the nearest integer, ties to even, and leaves the integer in the low mantissa bits:
- * no conversion instruction is involved. */
+/* Adding it to |x| < 2^22 rounds x to the nearest integer, ties to even, and leaves the integer in the low mantissa
+ * bits: no conversion instruction is involved. */
 #define V16_MAGIC 12582912.0f /* 1.5 * 2^23 */
 
 /* e^x. Below -87 the result is exactly 0, above 88 it stays at e^88; NaN stays NaN. Relative error below 2e-7.

@@ -130,20 +130,20 @@ void DSE_NAME(widen_f16)(const uint16_t *in, size_t n, float *out)
     }
 }
 
-/* Blocks of DSE_KV_Q8_0: scales are converted AT_ONCE. */
-enum { VALUES = DSE_KV_Q8_BLOCK, BYTES = DSE_KV_Q8_BLOCK_BYTES, AT_ONCE = 16 };
+/* Blocks of DSE_KV_Q8_0 whose scales are converted at once. */
+#define SCALES_AT_ONCE 16
 
 dse_expand_fn DSE_NAME(expand_q8);
 void DSE_NAME(expand_q8)(const uint8_t *blocks, size_t n, float *out)
 {
-    for (size_t left = n / VALUES; left > 0;) {
-        size_t count = left < AT_ONCE ? left : AT_ONCE;
-        uint16_t half[AT_ONCE] = {0};
-        float scale[AT_ONCE];
+    for (size_t left = n / DSE_KV_Q8_BLOCK; left > 0;) {
+        size_t count = left < SCALES_AT_ONCE ? left : SCALES_AT_ONCE;
+        uint16_t half[SCALES_AT_ONCE] = {0};
+        float scale[SCALES_AT_ONCE];
         for (size_t b = 0; b < count; b++)
-            memcpy(&half[b], blocks + b * BYTES, sizeof half[b]);
+            memcpy(&half[b], blocks + b * DSE_KV_Q8_BLOCK_BYTES, sizeof half[b]);
         v16_store(scale, v16_load_f16(half));
-        for (size_t b = 0; b < count; b++, blocks += BYTES, out += VALUES) {
+        for (size_t b = 0; b < count; b++, blocks += DSE_KV_Q8_BLOCK_BYTES, out += DSE_KV_Q8_BLOCK) {
             v16 s = v16_set1(scale[b]);
             v16_store(out, v16_mul(v16_load_s8((const int8_t *)blocks + 2), s));
             v16_store(out + 16, v16_mul(v16_load_s8((const int8_t *)blocks + 18), s));
@@ -156,7 +156,7 @@ void DSE_NAME(expand_q8)(const uint8_t *blocks, size_t n, float *out)
 DSE_INLINE float largest_magnitude(const float *x)
 {
     v16 most = v16_set1(0.0f);
-    for (size_t i = 0; i < VALUES; i += 16) {
+    for (size_t i = 0; i < DSE_KV_Q8_BLOCK; i += 16) {
         v16 v = v16_load(x + i);
         /* the order of operands keeps a NaN and then makes it infinity */
         v = v16_max(v, v16_sub(v16_set1(0.0f), v));
@@ -174,24 +174,24 @@ DSE_INLINE v16 round_to_s8(v16 x, v16 scale)
 dse_shrink_fn DSE_NAME(shrink_q8);
 void DSE_NAME(shrink_q8)(const float *x, size_t n, uint8_t *blocks)
 {
-    for (size_t left = n / VALUES; left > 0;) {
-        size_t count = left < AT_ONCE ? left : AT_ONCE;
-        uint16_t half[AT_ONCE];
-        float scale[AT_ONCE] = {0};
+    for (size_t left = n / DSE_KV_Q8_BLOCK; left > 0;) {
+        size_t count = left < SCALES_AT_ONCE ? left : SCALES_AT_ONCE;
+        uint16_t half[SCALES_AT_ONCE];
+        float scale[SCALES_AT_ONCE] = {0};
         for (size_t b = 0; b < count; b++) {
-            float most = largest_magnitude(x + b * VALUES);
+            float most = largest_magnitude(x + b * DSE_KV_Q8_BLOCK);
             scale[b] = most < INFINITY ? most / 127.0f : NAN;
         }
         v16_store_f16(half, within_f16(v16_load(scale)));
         v16_store(scale, v16_load_f16(half)); /* what is divided by, so that its rounding adds nothing to the error */
-        for (size_t b = 0; b < count; b++, blocks += BYTES, x += VALUES) {
+        for (size_t b = 0; b < count; b++, blocks += DSE_KV_Q8_BLOCK_BYTES, x += DSE_KV_Q8_BLOCK) {
             memcpy(blocks, &half[b], sizeof half[b]);
             if (scale[b] > 0) {
                 v16 s = v16_set1(scale[b]);
                 v16_store_low8(blocks + 2, round_to_s8(v16_load(x), s));
                 v16_store_low8(blocks + 18, round_to_s8(v16_load(x + 16), s));
             } else {
-                memset(blocks + 2, 0, VALUES);
+                memset(blocks + 2, 0, DSE_KV_Q8_BLOCK);
             }
         }
         left -= count;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -113,7 +114,7 @@ static void json_limits_values_so_that_memory_is_known(void **state)
         assert_int_equal(parse(text, &err), DSE_ERR_LIMIT);
         free(text);
     }
-    text = repeated("\",[{\",", 1000000); /* in strings nothing counts but the commas between them */
+    text = repeated("\",[{\",", 500000); /* in strings nothing counts but the commas between them */
     assert_int_equal(parse(text, &err), DSE_OK);
     free(text);
     /* files of a model may have more: a tokenizer has hundreds of thousands of merges */
@@ -124,6 +125,72 @@ static void json_limits_values_so_that_memory_is_known(void **state)
                      DSE_OK);
     json_decref(value);
     free(text);
+}
+
+/* Of each kind the longest text that is taken; the JSON of this program is nothing else. */
+static void json_memory_stays_below_what_the_limit_promises(void **state)
+{
+    static const struct {
+        char open, close;
+        const char *piece; /* with a number that no other has */
+        size_t values;
+    } kinds[] = {{'[', ']', "%zu", 1},          {'[', ']', "\"%zu\"", 2},        {'[', ']', "[%zu]", 9},
+                 {'[', ']', "{\"%zu\":1}", 11}, {'{', '}', "\"%zu\":1", 3},      {'{', '}', "\"%zu\":\"\"", 4},
+                 {'{', '}', "\"%zu\":{}", 11},  {'[', ']', "{\"%zu\":\"\"}", 12}};
+    (void)state;
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        const size_t n = (DSE_JSON_MAX_VALUES - 8) / kinds[k].values;
+        char *text = malloc(n * 24 + 24);
+        assert_non_null(text);
+        size_t at = 1;
+        text[0] = kinds[k].open;
+        for (size_t i = 0; i < n; i++) {
+            at += (size_t)snprintf(text + at, 24, kinds[k].piece, i);
+            text[at++] = ',';
+        }
+        text[at - 1] = kinds[k].close;
+        struct dse_error err;
+        json_t *value;
+        assert_int_equal(dse_mem_live_bytes(DSE_MEM_JSON), 0);
+        if (dse_json_parse(text, at, "body", &value, &err) != DSE_OK) fail_msg("%s: %s", kinds[k].piece, err.message);
+        const size_t live = dse_mem_live_bytes(DSE_MEM_JSON);
+        if (live > 64 * (size_t)DSE_JSON_MAX_VALUES || live < 16 * (size_t)DSE_JSON_MAX_VALUES)
+            fail_msg("%s: %zu bytes", kinds[k].piece, live);
+        json_decref(value);
+        free(text);
+    }
+    assert_int_equal(dse_mem_live_bytes(DSE_MEM_JSON), 0);
+}
+
+static void *free_value(void *value)
+{
+    json_decref(value);
+    return NULL;
+}
+
+/* What a parse gave is on its own: a later one that fails leaves it, and any thread frees it. */
+static void json_values_outlive_their_parse(void **state)
+{
+    const char text[] = "{\"a\":[1,2.5,\"three\"],\"b\":{\"c\":null}}", other[] = "[\"x\",{\"y\":[1,2,3]}]";
+    struct dse_error err;
+    json_t *first, *second, *third;
+    pthread_t thread;
+    (void)state;
+    assert_int_equal(dse_mem_live_bytes(DSE_MEM_JSON), 0);
+    assert_int_equal(dse_json_parse(text, strlen(text), "body", &first, &err), DSE_OK);
+    assert_int_equal(dse_json_parse(other, strlen(other), "body", &second, &err), DSE_OK);
+    for (long n = 1; n < 8; n++) {
+        dse_alloc_fail_after(n);
+        assert_int_equal(dse_json_parse(other, strlen(other), "body", &third, &err), DSE_ERR_NO_MEMORY);
+        dse_alloc_fail_after(0);
+    }
+    assert_int_equal(json_object_size(first), 2);
+    assert_string_equal(json_string_value(json_array_get(json_object_get(first, "a"), 2)), "three");
+    assert_int_equal(pthread_create(&thread, NULL, free_value, first), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(json_array_size(json_object_get(json_array_get(second, 1), "y")), 3);
+    json_decref(second);
+    assert_int_equal(dse_mem_live_bytes(DSE_MEM_JSON), 0);
 }
 
 /* Whichever allocation it is: no crash, no leak (sanitizers), and never an answer that is about the text. */
@@ -149,7 +216,7 @@ static void json_says_when_there_is_no_memory(void **state)
     for (size_t t = 0; t < sizeof texts / sizeof *texts; t++) {
         struct dse_error err;
         const enum dse_status whole = parse(texts[t], &err);
-        const size_t before = dse_mem_live_bytes(DSE_MEM_MISC);
+        const size_t before = dse_mem_live_bytes(DSE_MEM_JSON);
         enum dse_status status = DSE_ERR_NO_MEMORY;
         long n = 0;
         while (status == DSE_ERR_NO_MEMORY) {
@@ -161,7 +228,7 @@ static void json_says_when_there_is_no_memory(void **state)
         }
         assert_int_equal(status, whole);
         assert_true(n > 2);
-        assert_int_equal(dse_mem_live_bytes(DSE_MEM_MISC), before);
+        assert_int_equal(dse_mem_live_bytes(DSE_MEM_JSON), before);
     }
 }
 
@@ -312,6 +379,8 @@ int main(void)
         cmocka_unit_test(invalid_utf8_is_cut_at_maximal_subparts),
         cmocka_unit_test(json_rejects_nesting_past_limit),
         cmocka_unit_test(json_limits_values_so_that_memory_is_known),
+        cmocka_unit_test(json_memory_stays_below_what_the_limit_promises),
+        cmocka_unit_test(json_values_outlive_their_parse),
         cmocka_unit_test(json_says_when_there_is_no_memory),
         cmocka_unit_test(json_rejects_duplicates_bad_utf8_and_rest),
         cmocka_unit_test(errors_keep_status_place_and_text),

@@ -4,12 +4,16 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/bench.h"
 #include "engine/budget.h"
+#include "engine/kv_pool.h"
 #include "engine_support.h"
+#include "quant/types.h"
 
 #define MIB (1024ull * 1024)
 
@@ -309,6 +313,43 @@ static void bench_times_prefill_and_decode(void **state)
     assert_int_equal(dse_bench_run(*state, &bad, 0, &seconds, &error), DSE_ERR_INVALID);
 }
 
+static void assert_small_halves(const uint8_t *data, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const float value = dse_f16_to_f32((uint16_t)(data[2 * i] | data[2 * i + 1] << 8));
+        assert_true(fabsf(value) > 0 && fabsf(value) < 0.01f);
+    }
+}
+
+/* A q8_0 row of a V3.2 model: blocks of a scale and 32 values, the rope part, and behind the rows the indexer's keys. */
+static void made_up_keys_of_a_benchmark_are_small_numbers_of_their_type(void **state)
+{
+    struct dse_kv_layout layout = {.type = DSE_KV_Q8_0, .n_layers = 2, .latent = 512, .rope = 64, .index_dim = 128};
+    struct dse_kv_pool pool;
+    struct dse_error error;
+    int values[256] = {0}, n_different = 0;
+    (void)state;
+    dse_kv_layout_init(&layout);
+    assert_int_equal(dse_kv_pool_init(&pool, &layout, 3, &error), DSE_OK);
+    dse_bench_fill_pool(&pool);
+    for (int layer = 0; layer < 3 * layout.n_layers; layer++) {
+        const uint8_t *data = pool.memory + (size_t)layer * layout.layer_bytes;
+        for (int token = 0; token < DSE_KV_BLOCK_TOKENS; token++) {
+            const uint8_t *block = data + (size_t)token * layout.row_bytes;
+            for (int b = 0; b < layout.latent / DSE_KV_Q8_BLOCK; b++, block += DSE_KV_Q8_BLOCK_BYTES) {
+                assert_small_halves(block, 1);
+                for (int i = 2; i < DSE_KV_Q8_BLOCK_BYTES; i++)
+                    n_different += values[block[i]]++ == 0;
+            }
+            assert_small_halves(block, layout.rope);
+        }
+        assert_small_halves(data + layout.index_offset, layout.index_dim * DSE_KV_BLOCK_TOKENS);
+    }
+    assert_int_equal(values[0x80], 0); /* -128: no cache stores it */
+    assert_true(n_different > 100);
+    dse_kv_pool_deinit(&pool);
+}
+
 static int open_model(void **state)
 {
     *state = open_reference("llama_linear", DSE_COMPUTE_AUTO, 1);
@@ -337,6 +378,7 @@ int main(void)
         cmocka_unit_test(engine_refuses_to_start_when_the_plan_does_not_fit),
         cmocka_unit_test(engine_reports_its_plan_and_model),
         cmocka_unit_test(bench_times_prefill_and_decode),
+        cmocka_unit_test(made_up_keys_of_a_benchmark_are_small_numbers_of_their_type),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "tiny_deepseek.h"
 
 struct emitter {
@@ -84,7 +85,7 @@ static void emit_config(const struct emitter *e, const char *changes, const char
     }
     char *text = json_dumps(config, 0);
     emit_pair(e, name, expected, text, &e->good);
-    free(text);
+    dse_json_free_text(text);
     json_decref(update);
     json_decref(config);
 }
@@ -550,5 +551,5 @@ void malformed_deepseek(malformed_fn *fn, void *user)
     gguf_values(&e);
     gguf_tensors(&e);
     bytes_free(&e.good);
-    free(e.config);
+    dse_json_free_text(e.config);
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "tiny_model.h"
 
 struct emitter {
@@ -66,7 +67,7 @@ static __attribute__((format(printf, 5, 6))) void emit_config(const struct emitt
         json_object_set_new(config, field, value);
     char *text = json_dumps(config, 0);
     emit_text(e, "config.json", name, expected, text, strlen(text));
-    free(text);
+    dse_json_free_text(text);
     json_decref(config);
 }
 
@@ -527,7 +528,7 @@ void malformed_hugging_face(malformed_fn *fn, void *user)
     config_values(&e);
     side_files(&e);
     bytes_free(&e.good);
-    free(e.config);
+    dse_json_free_text(e.config);
     json_decref(header);
     json_decref(config);
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "malformed.h"
 #include "model/weights.h"
 #include "quant/fp8.h"
@@ -414,7 +415,7 @@ static void the_tiny_model_opens_in_both_formats(void **state)
     }
     dse_model_file_close(a);
     dse_model_file_close(b);
-    free(text);
+    dse_json_free_text(text);
     json_decref(config);
     bytes_free(&weights);
 }

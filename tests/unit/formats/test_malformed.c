@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "malformed.h"
 #include "model/weights.h"
 #include "temp_dir.h"
@@ -191,7 +192,7 @@ static void safetensors_with_any_byte_of_its_header_flipped_never_crashes(void *
     close(fd);
     print_message("%zu accepted\n", accepted);
     assert_true(accepted > 0);
-    free(text);
+    dse_json_free_text(text);
     bytes_free(&out);
     json_decref(header);
     json_decref(config);
@@ -255,7 +256,7 @@ static void running_out_of_memory_while_opening_is_an_error_without_leaks(void *
             assert_int_equal(dse_mem_live_bytes(DSE_MEM_MODEL), live);
         }
     }
-    free(text);
+    dse_json_free_text(text);
     bytes_free(&out);
     bytes_free(&weights);
     json_decref(header);
@@ -263,7 +264,7 @@ static void running_out_of_memory_while_opening_is_an_error_without_leaks(void *
     tiny_gguf_free(&g);
     bytes_free(&deep_out);
     bytes_free(&deep_weights);
-    free(deep_text);
+    dse_json_free_text(deep_text);
     json_decref(deep_config);
     tiny_gguf_free(&deep_gguf);
 }

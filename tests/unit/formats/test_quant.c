@@ -75,6 +75,46 @@ static void decoding_reads_blocks_at_any_alignment(void **state)
     assert_true(got[0] == 1.5f && isinf(got[1]) && got[1] < 0);
 }
 
+/* Random blocks come near to the bound of every type that has one, and none passes it. */
+static void no_block_decodes_to_more_than_its_scales_allow(void **state)
+{
+    static const struct {
+        enum dse_type type;
+        int scale, minimum; /* where they lie; minimum < 0: none */
+    } types[] = {{DSE_TYPE_Q4_0, 0, -1}, {DSE_TYPE_Q4_1, 0, 2},    {DSE_TYPE_Q5_0, 0, -1},   {DSE_TYPE_Q5_1, 0, 2},
+                 {DSE_TYPE_Q8_0, 0, -1}, {DSE_TYPE_Q2_K, 80, 82},  {DSE_TYPE_Q3_K, 108, -1}, {DSE_TYPE_Q4_K, 0, 2},
+                 {DSE_TYPE_Q5_K, 0, 2},  {DSE_TYPE_Q6_K, 208, -1}, {DSE_TYPE_IQ4_NL, 0, -1}, {DSE_TYPE_IQ4_XS, 0, -1}};
+    (void)state;
+    uint32_t random = 1;
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        const struct dse_type_info *info = dse_type_info(types[t].type);
+        float nearest = 0;
+        for (int n = 0; n < 4000; n++) {
+            uint8_t block[256];
+            float values[256], largest = 0;
+            for (int i = 0; i < info->block_bytes; i++) {
+                random = random * 1664525u + 1013904223u;
+                block[i] = (uint8_t)(random >> 24);
+            }
+            /* any sign, an exponent such that neither the scale nor the minimum alone decides */
+            block[types[t].scale + 1] = (uint8_t)((block[types[t].scale + 1] & 0x83) | 0x50);
+            if (types[t].minimum >= 0)
+                block[types[t].minimum + 1] = (uint8_t)((block[types[t].minimum + 1] & 0x83) | 0x50);
+            dse_type_decode(types[t].type, block, values, (size_t)info->block_elements);
+            for (int i = 0; i < info->block_elements; i++)
+                largest = fabsf(values[i]) > largest ? fabsf(values[i]) : largest;
+            const float bound = dse_type_block_bound(types[t].type, block);
+            if (!(largest <= bound))
+                fail_msg("%s: %g is above the bound %g", info->name, (double)largest, (double)bound);
+            nearest = largest / bound > nearest ? largest / bound : nearest;
+        }
+        if (!(nearest > 0.9f)) fail_msg("%s: no block comes near to its bound: %g", info->name, (double)nearest);
+    }
+    const uint8_t infinite[34] = {0x00, 0xFC};
+    assert_true(isinf(dse_type_block_bound(DSE_TYPE_Q8_0, infinite)));
+    assert_true(isinf(dse_type_block_bound(DSE_TYPE_F32, infinite)));
+}
+
 /* The value by the definition of binary16, without any of the code under test. */
 static double half_value(unsigned h)
 {
@@ -194,6 +234,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_block_format_decodes_to_the_reference_bits),
+        cmocka_unit_test(no_block_decodes_to_more_than_its_scales_allow),
         cmocka_unit_test(decoding_reads_blocks_at_any_alignment),
         cmocka_unit_test(all_halves_convert_exactly_and_back),
         cmocka_unit_test(floats_round_to_the_nearest_half_and_ties_to_even),

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/json.h"
 #include "malformed.h"
 #include "model/weights.h"
 #include "temp_dir.h"
@@ -160,7 +161,7 @@ static const char *write_folder(void **state, json_t *tied, const char *side_fil
                                 {second, second_text, second_text != NULL ? strlen(second_text) : 0}},
                                second != NULL ? 4 : 3};
     assert_true(malformed_write(temp_dir(*state), &c, path, sizeof path));
-    free(config_text);
+    dse_json_free_text(config_text);
     bytes_free(&weights);
     json_decref(header);
     json_decref(config);

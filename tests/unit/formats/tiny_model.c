@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
+
 void bytes_put(struct bytes *b, const void *data, size_t n)
 {
     if (b->length + n > b->capacity) {
@@ -329,5 +331,5 @@ void tiny_safetensors_build(const json_t *header, size_t data_bytes, struct byte
     char *text = json_dumps(header, JSON_COMPACT);
     if (text == NULL) abort();
     tiny_safetensors_raw(text, strlen(text), TINY_ACTUAL, data_bytes, out);
-    free(text);
+    dse_json_free_text(text);
 }
