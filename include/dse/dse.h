@@ -187,9 +187,8 @@ struct dse_memory_plan {
     uint64_t resident_weight_bytes; /* packed weights in anonymous memory, or */
     uint64_t mapped_weight_bytes;   /* mapped from the pack cache: the default sizes leave room for them */
     uint64_t kv_bytes, scratch_bytes;
-    uint64_t
-        total_bytes; /* resident, mapped, kv and scratch together. Beyond available_bytes: explicit sizes, or weights larger than the
-                           * memory, leave mapped weights to be read from their file again and again */
+    uint64_t total_bytes;  /* resident, mapped, kv and scratch together. Beyond available_bytes: explicit sizes, or
+                            * weights larger than the memory, leave mapped weights to be read from their file again */
     uint64_t expert_bytes; /* of the weights: experts, of which the chosen ones are read */
     uint64_t locked_bytes; /* of mapped weights: kept in memory by a running engine because not all of them fit */
     uint64_t available_bytes;

@@ -106,7 +106,8 @@ struct dse_device_ops {
     /* Packs (or maps from the pack cache) the weights of an opened model. pack_cache NULL: anonymous memory. */
     enum dse_status (*load)(struct dse_device *device, const struct dse_model_file *file, bool f32,
                             const char *pack_cache, struct dse_device_weights *out, struct dse_error *err);
-    /* Keeps mapped weights in memory, all but the experts; false: they were not mapped, or the system refused (logged). */
+    /* Keeps mapped weights in memory, all but the experts; false: they were not mapped, or the system refused, which is
+     * logged. */
     bool (*keep)(struct dse_device *device, const struct dse_device_weights *weights);
     void (*unload)(struct dse_device *device, struct dse_device_weights *weights);
 
