@@ -194,6 +194,12 @@ static void answer_whole(void *argument)
     leave(g);
 }
 
+/* Never refused: the workers run until no generation is in flight. One job at a time: submission, then the answer. */
+static void post(struct dse_generation *g, dse_job_fn *fn)
+{
+    (void)dse_workers_post(g->server->workers, &g->job, fn, g);
+}
+
 static void complete(struct dse_generation *g)
 {
     struct dse_http_exchange *x = g->exchange;
@@ -207,7 +213,7 @@ static void complete(struct dse_generation *g)
     } else if (g->params.stream) {
         dse_stream_end(g);
     } else { /* may be long, and the engine has others to serve */
-        if (!dse_workers_post(g->server->workers, answer_whole, g)) answer_whole(g);
+        post(g, answer_whole);
         return;
     }
     leave(g);
@@ -392,12 +398,7 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
     }
     bool done = g->n_running == 0 && g->n_submitted == g->n_prompts && !g->submitting;
     pthread_mutex_unlock(&g->lock);
-    if (resume && !dse_workers_post(g->server->workers, submit_more, g)) {
-        struct dse_error err;
-        dse_fail(&err, DSE_ERR_CANCELLED, "the server is shutting down");
-        fail(g, NULL, &err);
-        submit_more(g); /* submits nothing after a failure */
-    }
+    if (resume) post(g, submit_more);
     if (done) complete(g);
 }
 
@@ -489,8 +490,8 @@ static void submit_more(void *argument)
         if (wait) return;
         if (status == DSE_ERR_BUSY && p->index > 0) { /* others have taken the queue */
             nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-            if (dse_workers_post(g->server->workers, submit_more, g)) return; /* whose turn it is meanwhile */
-            continue;
+            post(g, submit_more); /* others' turn meanwhile */
+            return;
         }
         fail(g, p, &err);
     }

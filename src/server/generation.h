@@ -77,6 +77,7 @@ struct dse_generation {
     uint64_t start_ns;
 
     atomic_int refs;
+    struct dse_job job;
     struct dse_choice *choices;           /* [n_prompts * params.n] */
     int n_choices, n_finished;            /* engine thread */
     struct dse_buffer chunk;              /* engine thread: the event being formatted */

@@ -427,7 +427,7 @@ static enum MHD_Result dispatch(struct dse_http_exchange *x)
     x->suspended = true;
     MHD_suspend_connection(x->connection);
     pthread_mutex_unlock(&x->lock);
-    if (!dse_workers_post(http->workers, run_request, dse_http_ref(x))) {
+    if (!dse_workers_post(http->workers, &x->job, run_request, dse_http_ref(x))) {
         refuse(x, 503, "the server is shutting down");
         dse_http_unref(x);
     }
@@ -626,10 +626,11 @@ void dse_http_stop(struct dse_http *http)
 {
     if (!http) return;
     int fd = MHD_quiesce_daemon(http->daemon); /* no new connections */
-    dse_workers_free(http->workers);
+    dse_workers_stop(http->workers);           /* requests that still come on old connections are refused */
     dse_http_watch_stop(http);
     dse_http_abandon_all(http); /* suspended connections must be resumed before the daemon may stop */
     MHD_stop_daemon(http->daemon);
+    dse_workers_free(http->workers);
     if (fd >= 0) close(fd);
     http_free(http);
 }

@@ -44,6 +44,7 @@ struct dse_http_exchange {
     size_t body_charged; /* counted in http->body_bytes */
     size_t target_bytes; /* of the first line: path and query */
     bool begun, expects_body, expects_continue, settled, dispatched, listed;
+    struct dse_job job; /* once dispatched */
 
     pthread_mutex_t lock;              /* all below */
     struct MHD_Connection *connection; /* NULL once the library is done with it */

@@ -117,6 +117,7 @@ static void every_allocation_fails_once(const char *path, const char *body)
         bool cut = stream ? !strstr(answer, done) : strlen(answer) == 0;
         harmless = told || cut ? 0 : harmless + 1;
         n_told += told;
+        if (strstr(answer, "shutting down")) fail_msg("%s: allocation %ld fails and the server is draining", path, n);
         make_comparable(answer);
         if (!told && !cut && strcmp(answer, whole) != 0)
             fail_msg("%s: allocation %ld fails and nobody is told:\n%s\nis not\n%s", path, n, answer, whole);
