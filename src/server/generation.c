@@ -118,16 +118,17 @@ static void delist(struct dse_generation *g)
 
 /* ---- answer --------------------------------------------------------------------------------------------------- */
 
-/* p: the prompt that the engine refused, NULL for a failure of the generation as a whole. */
-static void fail(struct dse_generation *g, const struct dse_gen_prompt *p, const struct dse_error *err)
+void dse_generation_fail(struct dse_generation *g, const struct dse_gen_prompt *p, const struct dse_error *err)
 {
     pthread_mutex_lock(&g->lock);
-    if (!atomic_load(&g->failed)) {
+    bool first = !atomic_load(&g->failed);
+    if (first) {
         g->failure = *err;
         g->refused = p;
         atomic_store(&g->failed, true); /* last: whoever sees it may read the others */
     }
     pthread_mutex_unlock(&g->lock);
+    if (first) cancel_prompts(g);
 }
 
 void dse_generations_end(struct dse_server *server)
@@ -145,8 +146,7 @@ void dse_generations_end(struct dse_server *server)
         }
         pthread_mutex_unlock(&server->lock);
         if (!g) return;
-        fail(g, NULL, &err);
-        cancel_prompts(g);
+        dse_generation_fail(g, NULL, &err);
         generation_unref(g);
     }
 }
@@ -202,19 +202,20 @@ static void post(struct dse_generation *g, dse_job_fn *fn)
 
 static void complete(struct dse_generation *g)
 {
-    struct dse_http_exchange *x = g->exchange;
+    if (!g->params.stream && !atomic_load(&g->failed)) {
+        post(g, answer_whole); /* may be long, and the engine has others to serve */
+        return;
+    }
+    if (g->params.stream && g->params.include_usage) dse_stream_usage(g);
     if (atomic_load(&g->failed)) {
         char message[REFUSAL_BYTES];
         struct dse_api_error error = describe_failure(g, message);
         if (g->params.stream && g->prompts[0].id) /* a stream has begun */
             dse_stream_error(g, &error);
         else
-            dse_answer_error(g->server, x, &error);
-    } else if (g->params.stream) {
+            dse_answer_error(g->server, g->exchange, &error);
+    } else {
         dse_stream_end(g);
-    } else { /* may be long, and the engine has others to serve */
-        post(g, answer_whole);
-        return;
     }
     leave(g);
 }
@@ -241,23 +242,11 @@ static uint32_t count_characters(const char *text, size_t bytes)
     return n;
 }
 
-/* What was to be sent was formatted; if not, the generation has failed. Returns sent. */
-static bool expect_sent(struct dse_generation *g, bool sent)
+/* The first thing that a client sees of a choice. */
+static void start_choice(struct dse_choice *c)
 {
-    struct dse_error err;
-    if (sent) return true;
-    dse_fail_memory(&err, g->chunk.length, "a chunk of an answer");
-    fail(g, NULL, &err);
-    return false;
-}
-
-/* The first thing that a client sees of a choice. false: the generation has failed. */
-static bool start_choice(struct dse_choice *c)
-{
-    struct dse_generation *g = c->generation;
-    if (c->started) return true;
+    if (!c->started && c->generation->params.stream) dse_stream_first(c);
     c->started = true;
-    return !g->params.stream || expect_sent(g, dse_stream_first(c));
 }
 
 static void add_logprob(struct dse_choice *c, const struct dse_event *event, struct dse_slice text)
@@ -299,8 +288,8 @@ static void drop_call_logprobs(struct dse_choice *c)
     }
 }
 
-/* An answer with a hole must not pass for a whole one: false, and the generation has failed. */
-static bool is_complete(struct dse_choice *c)
+/* Sends what the output stage let go of, if the client streams. An answer with a hole must not pass for a whole one. */
+static void pass_on(struct dse_choice *c)
 {
     const struct dse_buffer *parts[] = {&c->text[0], &c->text[1], &c->calls.text, &c->raw};
     size_t bytes = 0;
@@ -309,18 +298,13 @@ static bool is_complete(struct dse_choice *c)
         failed |= parts[i]->failed;
         bytes += parts[i]->length;
     }
-    if (!failed) return true;
-    struct dse_error err;
-    dse_fail_memory(&err, bytes, "the text of an answer");
-    fail(c->generation, NULL, &err);
-    return false;
-}
-
-/* Sends what the output stage let go of, if the client streams. false: the generation has failed. */
-static bool pass_on(struct dse_choice *c)
-{
-    if (!is_complete(c)) return false;
-    return !c->generation->params.stream || expect_sent(c->generation, dse_stream_delta(c));
+    if (failed) {
+        struct dse_error err;
+        dse_fail_memory(&err, bytes, "the text of an answer");
+        dse_generation_fail(c->generation, NULL, &err);
+    } else if (c->generation->params.stream) {
+        dse_stream_delta(c);
+    }
 }
 
 static bool on_token(struct dse_choice *c, const struct dse_event *event)
@@ -328,7 +312,7 @@ static bool on_token(struct dse_choice *c, const struct dse_event *event)
     struct dse_generation *g = c->generation;
     if (c->stopped || atomic_load(&g->failed)) return false;
     c->n_tokens++;
-    if (!start_choice(c)) return false;
+    start_choice(c);
     if (event->is_stop_token) return true;
     const struct dse_tokenizer *tokenizer = g->served->tokenizer;
     struct dse_slice text = dse_tokenizer_bytes(tokenizer, event->token);
@@ -351,7 +335,8 @@ static bool on_token(struct dse_choice *c, const struct dse_event *event)
         if (!more) dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
     }
     c->stopped = !more;
-    return pass_on(c) && more;
+    pass_on(c);
+    return more && !atomic_load(&g->failed);
 }
 
 static void on_prompt_logprob(struct dse_gen_prompt *p, const struct dse_event *event)
@@ -372,21 +357,22 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
     c->finish = event->finish;
     c->timings = event->timings;
     if (event->finish == DSE_FINISH_ERROR && event->error) {
-        fail(g, NULL, event->error);
+        dse_generation_fail(g, NULL, event->error);
     } else if (event->finish == DSE_FINISH_ERROR || (event->finish == DSE_FINISH_CANCELLED && !g->gone)) {
         struct dse_error err;
         dse_fail(&err, event->finish == DSE_FINISH_ERROR ? DSE_ERR_INTERNAL : DSE_ERR_CANCELLED,
                  "generation ended early");
-        fail(g, NULL, &err);
+        dse_generation_fail(g, NULL, &err);
     } else if (event->finish != DSE_FINISH_CANCELLED && !atomic_load(&g->failed)) {
         dse_output_finish(c->output);
         drop_call_logprobs(c);
         dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
-        if (start_choice(c)) pass_on(c);
+        start_choice(c);
+        pass_on(c);
     }
     c->finished = true;
     g->n_finished++;
-    if (g->params.stream && !atomic_load(&g->failed)) expect_sent(g, dse_stream_finish(c));
+    if (g->params.stream) dse_stream_finish(c);
 
     pthread_mutex_lock(&g->lock);
     bool resume = false;
@@ -409,8 +395,8 @@ static bool on_event(void *user, const struct dse_event *event)
     struct dse_choice *c = &g->choices[p->index * g->params.n + event->choice];
     switch (event->kind) {
     case DSE_EVENT_PROGRESS:
-        if (!g->params.stream || !g->params.return_progress) return true;
-        return expect_sent(g, dse_stream_progress(c, event->n_processed, event->n_prompt));
+        if (g->params.stream && g->params.return_progress) dse_stream_progress(c, event->n_processed, event->n_prompt);
+        return true;
     case DSE_EVENT_PROMPT_LOGPROB: on_prompt_logprob(p, event); return true;
     case DSE_EVENT_TOKEN: return on_token(c, event);
     case DSE_EVENT_FINISH: on_finish(c, event); return true;
@@ -493,7 +479,7 @@ static void submit_more(void *argument)
             post(g, submit_more); /* others' turn meanwhile */
             return;
         }
-        fail(g, p, &err);
+        dse_generation_fail(g, p, &err);
     }
     pthread_mutex_lock(&g->lock);
     g->submitting = false;

@@ -113,13 +113,19 @@ void dse_generations_end(struct dse_server *server);
 void dse_gen_prompts_free(struct dse_gen_prompt *prompts, int n_prompts);
 const char *dse_finish_name(enum dse_finish finish);
 
-/* stream.c: the frames of an SSE answer, and of a whole one. */
-/* false: a chunk could not be formatted and is lost, so the stream must end as an error. */
-DSE_MUST_CHECK bool dse_stream_first(struct dse_choice *choice);
-/* What the output stage let go of, if anything. */
-DSE_MUST_CHECK bool dse_stream_delta(struct dse_choice *choice);
-DSE_MUST_CHECK bool dse_stream_finish(struct dse_choice *choice);
-DSE_MUST_CHECK bool dse_stream_progress(struct dse_choice *choice, int n_processed, int n_prompt);
+/* Ends it: what has not run yet is cancelled, and its client is told. The first failure counts. From any thread, without
+ * locks. prompt: the one that the engine refused, NULL for a failure of the generation as a whole. */
+void dse_generation_fail(struct dse_generation *generation, const struct dse_gen_prompt *prompt,
+                         const struct dse_error *err);
+
+/* stream.c: the frames of an SSE answer, and of a whole one. A chunk that is lost for want of memory fails the
+ * generation; none is sent of one that has failed. */
+void dse_stream_first(struct dse_choice *choice);
+void dse_stream_delta(struct dse_choice *choice); /* what the output stage let go of, if anything */
+void dse_stream_finish(struct dse_choice *choice);
+void dse_stream_progress(struct dse_choice *choice, int n_processed, int n_prompt);
+void dse_stream_usage(struct dse_generation *generation);
+/* The last of a stream, which needs no memory. */
 void dse_stream_error(struct dse_generation *generation, const struct dse_api_error *error);
 void dse_stream_end(struct dse_generation *generation);
 void dse_put_whole_answer(struct dse_generation *generation, struct dse_buffer *out);
