@@ -51,7 +51,7 @@ struct dse_http_exchange {
     int fd;
     bool suspended, answered, streaming, ended, aborted, gone, half_closed, probe_allowed;
     int status;
-    const char *content_type, *filler;
+    const char *content_type, *filler, *last; /* last: unread part of what follows a stream that has ended */
     struct http_header headers[HTTP_MAX_ANSWER_HEADERS];
     int n_answer_headers;
     char *whole; /* body of a whole answer */

@@ -49,10 +49,8 @@ static void begin_chunk(struct dse_generation *g)
 static void send_formatted(struct dse_generation *g)
 {
     if (atomic_load(&g->failed)) return;
-    if (!g->chunk.failed) {
-        dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
-        return;
-    }
+    bool lost = g->chunk.failed || dse_http_write(g->exchange, g->chunk.data, g->chunk.length) == DSE_ERR_NO_MEMORY;
+    if (!lost) return;
     struct dse_error err;
     dse_fail_memory(&err, g->chunk.length, "a chunk of an answer");
     dse_generation_fail(g, NULL, &err);
@@ -137,10 +135,11 @@ void dse_stream_usage(struct dse_generation *g)
     send_chunk(g, true, true);
 }
 
-static const char done[] = "data: [DONE]\n\n";
+#define DONE "data: [DONE]\n\n"
 /* When there is not even memory for an error. */
-static const char no_memory[] = "data: {\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\","
-                                "\"param\":null,\"code\":\"unavailable\"}}\n\ndata: [DONE]\n\n";
+#define NO_MEMORY                                                                                                      \
+    "data: {\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\","                                       \
+    "\"param\":null,\"code\":\"unavailable\"}}\n\n" DONE
 
 void dse_stream_error(struct dse_generation *g, const struct dse_api_error *error)
 {
@@ -148,18 +147,13 @@ void dse_stream_error(struct dse_generation *g, const struct dse_api_error *erro
     dse_buffer_puts(&g->chunk, "data: ");
     dse_put_error(&g->chunk, error);
     dse_buffer_puts(&g->chunk, "\n\n");
-    dse_buffer_puts(&g->chunk, done);
-    if (g->chunk.failed)
-        dse_http_write(g->exchange, no_memory, sizeof no_memory - 1);
-    else
-        dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
-    dse_http_end_stream(g->exchange);
+    bool lost = g->chunk.failed || dse_http_write(g->exchange, g->chunk.data, g->chunk.length) == DSE_ERR_NO_MEMORY;
+    dse_http_end_stream(g->exchange, lost ? NO_MEMORY : DONE);
 }
 
 void dse_stream_end(struct dse_generation *g)
 {
-    dse_http_write(g->exchange, done, sizeof done - 1);
-    dse_http_end_stream(g->exchange);
+    dse_http_end_stream(g->exchange, DONE);
 }
 
 void dse_put_whole_answer(struct dse_generation *g, struct dse_buffer *out)

@@ -85,6 +85,8 @@ static void ask(const char *path, const char *body, long n, char answer[MAX_ANSW
     dse_alloc_fail_after(0);
     answer[got] = '\0';
     const char *end = strstr(answer, "\r\n\r\n");
+    if (strstr(answer, "text/event-stream") && !strstr(answer, "data: [DONE]\n\n"))
+        fail_msg("a stream has begun and is cut when allocation %ld fails:\n%s", n, answer);
     if (end) memmove(answer, end + 4, strlen(end + 4) + 1);
 }
 

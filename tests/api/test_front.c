@@ -574,12 +574,12 @@ static void stream_pieces(void *user, struct dse_http_exchange *x)
 {
     struct pieces *pieces = user;
     dse_http_begin_stream(x, "text/plain", NULL);
-    int taken = dse_http_write(x, "first", 5);
-    taken += dse_http_write(x, pieces->large, pieces->bytes);
+    int taken = dse_http_write(x, "first", 5) == DSE_OK;
+    taken += dse_http_write(x, pieces->large, pieces->bytes) == DSE_OK;
     while (pieces->wait && atomic_load(&pieces->got) < pieces->bytes) /* as long as a healthy reader needs */
         usleep(1000);
-    taken += dse_http_write(x, pieces->large, pieces->bytes);
-    dse_http_end_stream(x);
+    taken += dse_http_write(x, pieces->large, pieces->bytes) == DSE_OK;
+    dse_http_end_stream(x, "");
     atomic_store(&pieces->taken, taken);
 }
 
