@@ -16,7 +16,8 @@
 #include "server/server_internal.h"
 #include "server/tool_answer.h"
 
-#define DSE_MAX_PROMPTS 128
+#define DSE_MAX_PROMPTS      128
+#define DSE_MAX_ANSWER_BYTES (256u << 20)
 
 struct dse_generation;
 struct dse_choice;
@@ -117,6 +118,17 @@ const char *dse_finish_name(enum dse_finish finish);
  * locks. prompt: the one that the engine refused, NULL for a failure of the generation as a whole. */
 void dse_generation_fail(struct dse_generation *generation, const struct dse_gen_prompt *prompt,
                          const struct dse_error *err);
+
+/* A choice will have no more events. Answers when it was the last of the generation, which may then be gone. */
+void dse_generation_choice_finished(struct dse_gen_prompt *prompt);
+
+/* choice.c: events to texts. */
+DSE_MUST_CHECK enum dse_status dse_choice_init(struct dse_generation *generation, int index, struct dse_error *err);
+void dse_choice_deinit(struct dse_choice *choice);
+/* The echoed prompt, if there is one, is the beginning of the text of each of its choices. */
+void dse_choices_begin_with_echo(struct dse_generation *generation, struct dse_gen_prompt *prompt);
+/* Of the engine: user is a struct dse_gen_prompt. */
+bool dse_choice_on_event(void *user, const struct dse_event *event);
 
 /* stream.c: the frames of an SSE answer, and of a whole one. A chunk that is lost for want of memory fails the
  * generation; none is sent of one that has failed. */
