@@ -1,7 +1,7 @@
 /* One turn of the engine: form the batch, compute it, sample, tell the clients.
  *
  * Runs on the engine thread. Computing and sampling never allocate: a guard forbids it, lifted only while a callback
- * runs. Callbacks may do anything quick except call back into the engine, so no lock is held around them.
+ * runs. Callbacks do what is quick, and of the engine they call dse_engine_cancel at most, so no lock is held around them.
  */
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* Submitting prompts, taking events, answering (see generation.h).
+/* Submitting prompts, answering (see generation.h); what events do to a choice is in choice.c.
  *
  * References: the running generation itself and the exchange's owner slot hold one each. complete() runs exactly once,
  * when everything that was submitted has finished and nothing more will be: on the engine thread as a rule, on a worker
@@ -7,17 +7,14 @@
 #include "server/generation.h"
 
 #include <stdio.h>
-#include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/random.h"
 #include "text/grammar.h"
 
-#define MAX_TEXT_BYTES (256u << 20)
-#define KEEP_ALIVE     ": keep-alive\n\n"
+#define KEEP_ALIVE ": keep-alive\n\n"
 
 static void submit_more(void *argument);
 
@@ -41,16 +38,8 @@ void dse_gen_prompts_free(struct dse_gen_prompt *prompts, int n_prompts)
 static void generation_unref(struct dse_generation *g)
 {
     if (atomic_fetch_sub_explicit(&g->refs, 1, memory_order_acq_rel) != 1) return;
-    for (int i = 0; g->choices && i < g->n_choices; i++) {
-        struct dse_choice *c = &g->choices[i];
-        dse_output_free(c->output);
-        dse_buffer_deinit(&c->text[0]);
-        dse_buffer_deinit(&c->text[1]);
-        dse_buffer_deinit(&c->raw);
-        dse_tool_answer_deinit(&c->calls);
-        dse_logprobs_deinit(&c->logprobs);
-        dse_logprobs_deinit(&c->waiting);
-    }
+    for (int i = 0; g->choices && i < g->n_choices; i++)
+        dse_choice_deinit(&g->choices[i]);
     dse_free(g->choices);
     dse_gen_prompts_free(g->prompts, g->n_prompts);
     dse_buffer_deinit(&g->chunk);
@@ -119,16 +108,17 @@ static void delist(struct dse_generation *g)
 
 /* ---- answer --------------------------------------------------------------------------------------------------- */
 
-/* p: the prompt that the engine refused, NULL for a failure of the generation as a whole. */
-static void fail(struct dse_generation *g, const struct dse_gen_prompt *p, const struct dse_error *err)
+void dse_generation_fail(struct dse_generation *g, const struct dse_gen_prompt *p, const struct dse_error *err)
 {
     pthread_mutex_lock(&g->lock);
-    if (!atomic_load(&g->failed)) {
+    bool first = !atomic_load(&g->failed);
+    if (first) {
         g->failure = *err;
         g->refused = p;
         atomic_store(&g->failed, true); /* last: whoever sees it may read the others */
     }
     pthread_mutex_unlock(&g->lock);
+    if (first) cancel_prompts(g);
 }
 
 void dse_generations_end(struct dse_server *server)
@@ -146,8 +136,7 @@ void dse_generations_end(struct dse_server *server)
         }
         pthread_mutex_unlock(&server->lock);
         if (!g) return;
-        fail(g, NULL, &err);
-        cancel_prompts(g);
+        dse_generation_fail(g, NULL, &err);
         generation_unref(g);
     }
 }
@@ -189,200 +178,41 @@ static void answer_whole(void *argument)
 {
     struct dse_generation *g = argument;
     struct dse_buffer out;
-    dse_buffer_init(&out, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
+    dse_buffer_init(&out, DSE_MEM_REQUEST, DSE_MAX_ANSWER_BYTES);
     dse_put_whole_answer(g, &out);
     dse_answer_buffer(g->server, g->exchange, 200, "application/json", &out);
     leave(g);
 }
 
+/* Never refused: the workers run until no generation is in flight. One job at a time: submission, then the answer. */
+static void post(struct dse_generation *g, dse_job_fn *fn)
+{
+    (void)dse_workers_post(g->server->workers, &g->job, fn, g);
+}
+
 static void complete(struct dse_generation *g)
 {
-    struct dse_http_exchange *x = g->exchange;
+    if (!g->params.stream && !atomic_load(&g->failed)) {
+        post(g, answer_whole); /* may be long, and the engine has others to serve */
+        return;
+    }
+    if (g->params.stream && g->params.include_usage) dse_stream_usage(g);
     if (atomic_load(&g->failed)) {
         char message[REFUSAL_BYTES];
         struct dse_api_error error = describe_failure(g, message);
         if (g->params.stream && g->prompts[0].id) /* a stream has begun */
             dse_stream_error(g, &error);
         else
-            dse_answer_error(g->server, x, &error);
-    } else if (g->params.stream) {
+            dse_answer_error(g->server, g->exchange, &error);
+    } else {
         dse_stream_end(g);
-    } else { /* may be long, and the engine has others to serve */
-        if (!dse_workers_post(g->server->workers, answer_whole, g)) answer_whole(g);
-        return;
     }
     leave(g);
 }
 
-/* ---- events (engine thread) ----------------------------------------------------------------------------------- */
-
-static void on_text(void *user, enum dse_channel channel, const char *text, size_t bytes)
+void dse_generation_choice_finished(struct dse_gen_prompt *p)
 {
-    struct dse_choice *c = user;
-    dse_buffer_append(&c->text[channel], text, bytes);
-}
-
-static void on_tool(void *user, const struct dse_tool_event *event)
-{
-    struct dse_choice *c = user;
-    dse_tool_answer_add(&c->calls, event);
-}
-
-static uint32_t count_characters(const char *text, size_t bytes)
-{
-    uint32_t n = 0;
-    for (size_t i = 0; i < bytes; i++)
-        n += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return n;
-}
-
-/* What was to be sent was formatted; if not, the generation has failed. Returns sent. */
-static bool expect_sent(struct dse_generation *g, bool sent)
-{
-    struct dse_error err;
-    if (sent) return true;
-    dse_fail_memory(&err, g->chunk.length, "a chunk of an answer");
-    fail(g, NULL, &err);
-    return false;
-}
-
-/* The first thing that a client sees of a choice. false: the generation has failed. */
-static bool start_choice(struct dse_choice *c)
-{
-    struct dse_generation *g = c->generation;
-    if (c->started) return true;
-    c->started = true;
-    return !g->params.stream || expect_sent(g, dse_stream_first(c));
-}
-
-static void add_logprob(struct dse_choice *c, const struct dse_event *event, struct dse_slice text)
-{
-    struct dse_logprob_entry *entry = dse_logprobs_add(&c->waiting, event->token, event->logprob, event->top,
-                                                       event->n_top);
-    if (!entry) return;
-    entry->raw_start = c->raw.length;
-    entry->text_offset = c->characters;
-    c->characters += count_characters(text.data, text.bytes);
-    dse_buffer_append(&c->raw, text.data, text.bytes);
-}
-
-/* Where the stop string that has just ended begins in the raw text; tokens after that are not part of the answer. */
-static void cut_logprobs(struct dse_choice *c, int stop_index, size_t last_token_bytes)
-{
-    const struct dse_gen_params *params = &c->generation->params;
-    if (stop_index < 0 || stop_index >= params->n_stops || !c->raw.data) return;
-    size_t bytes = params->stop_bytes[stop_index], length = c->raw.length;
-    size_t from = length > bytes + last_token_bytes ? length - bytes - last_token_bytes : 0;
-    const char *at = memmem(c->raw.data + from, length - from, params->stops[stop_index], bytes);
-    if (at) dse_logprobs_cut(&c->waiting, (size_t)(at - c->raw.data));
-}
-
-/* Tokens that begin inside a call are not part of the content. */
-static void drop_call_logprobs(struct dse_choice *c)
-{
-    struct dse_output_span spans[DSE_OUTPUT_CALL_SPANS];
-    dse_output_call_spans(c->output, spans);
-    for (int i = 0; i < DSE_OUTPUT_CALL_SPANS; i++) {
-        size_t length = c->raw.length, kept = 0;
-        size_t begin = length > spans[i].begin ? length - spans[i].begin : 0;
-        size_t end = length > spans[i].end ? length - spans[i].end : 0;
-        for (size_t k = 0; k < c->waiting.count; k++) {
-            const struct dse_logprob_entry *entry = &c->waiting.entries[k];
-            if (entry->raw_start < begin || entry->raw_start >= end) c->waiting.entries[kept++] = *entry;
-        }
-        c->waiting.count = kept;
-    }
-}
-
-/* An answer with a hole must not pass for a whole one: false, and the generation has failed. */
-static bool is_complete(struct dse_choice *c)
-{
-    const struct dse_buffer *parts[] = {&c->text[0], &c->text[1], &c->calls.text, &c->raw};
-    size_t bytes = 0;
-    bool failed = c->logprobs.failed || c->waiting.failed || c->prompt->echo_logprobs.failed;
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-        failed |= parts[i]->failed;
-        bytes += parts[i]->length;
-    }
-    if (!failed) return true;
-    struct dse_error err;
-    dse_fail_memory(&err, bytes, "the text of an answer");
-    fail(c->generation, NULL, &err);
-    return false;
-}
-
-/* Sends what the output stage let go of, if the client streams. false: the generation has failed. */
-static bool pass_on(struct dse_choice *c)
-{
-    if (!is_complete(c)) return false;
-    return !c->generation->params.stream || expect_sent(c->generation, dse_stream_delta(c));
-}
-
-static bool on_token(struct dse_choice *c, const struct dse_event *event)
-{
-    struct dse_generation *g = c->generation;
-    if (c->stopped || atomic_load(&g->failed)) return false;
-    c->n_tokens++;
-    if (!start_choice(c)) return false;
-    if (event->is_stop_token) return true;
-    const struct dse_tokenizer *tokenizer = g->served->tokenizer;
-    struct dse_slice text = dse_tokenizer_bytes(tokenizer, event->token);
-    if (g->params.skip_special_tokens && dse_tokenizer_kind(tokenizer, event->token) == DSE_TOKEN_CONTROL &&
-        !dse_tool_format_has(g->tools, text.data, text.bytes))
-        return true;
-    bool reasoned = dse_output_in_reasoning(c->output);
-    int stop_index = -1;
-    bool more = dse_output_feed(c->output, text.data ? text.data : "", text.bytes, &stop_index);
-    if (g->params.logprobs) {
-        /* Only what ends up in the content is listed, together with its text. */
-        if (dse_output_in_reasoning(c->output))
-            dse_logprobs_clear(&c->waiting);
-        else if (!reasoned)
-            add_logprob(c, event, text);
-        if (!more) cut_logprobs(c, stop_index, text.bytes);
-        drop_call_logprobs(c);
-        size_t held = more ? dse_output_held_bytes(c->output) : 0;
-        dse_logprobs_move(&c->waiting, &c->logprobs, c->raw.length > held ? c->raw.length - held : 0);
-        if (!more) dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
-    }
-    c->stopped = !more;
-    return pass_on(c) && more;
-}
-
-static void on_prompt_logprob(struct dse_gen_prompt *p, const struct dse_event *event)
-{
-    struct dse_logprob_entry *entry = dse_logprobs_add(&p->echo_logprobs, event->token, event->logprob, event->top,
-                                                       event->n_top);
-    if (!entry) return;
-    struct dse_slice text = dse_tokenizer_bytes(p->generation->served->tokenizer, event->token);
-    struct dse_choice *c = &p->generation->choices[p->index * p->generation->params.n];
-    entry->text_offset = c->characters;
-    c->characters += count_characters(text.data, text.bytes);
-}
-
-static void on_finish(struct dse_choice *c, const struct dse_event *event)
-{
-    struct dse_generation *g = c->generation;
-    struct dse_gen_prompt *p = c->prompt;
-    c->finish = event->finish;
-    c->timings = event->timings;
-    if (event->finish == DSE_FINISH_ERROR && event->error) {
-        fail(g, NULL, event->error);
-    } else if (event->finish == DSE_FINISH_ERROR || (event->finish == DSE_FINISH_CANCELLED && !g->gone)) {
-        struct dse_error err;
-        dse_fail(&err, event->finish == DSE_FINISH_ERROR ? DSE_ERR_INTERNAL : DSE_ERR_CANCELLED,
-                 "generation ended early");
-        fail(g, NULL, &err);
-    } else if (event->finish != DSE_FINISH_CANCELLED && !atomic_load(&g->failed)) {
-        dse_output_finish(c->output);
-        drop_call_logprobs(c);
-        dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
-        if (start_choice(c)) pass_on(c);
-    }
-    c->finished = true;
-    g->n_finished++;
-    if (g->params.stream && !atomic_load(&g->failed)) expect_sent(g, dse_stream_finish(c));
-
+    struct dse_generation *g = p->generation;
     pthread_mutex_lock(&g->lock);
     bool resume = false;
     if (--p->choices_left == 0) {
@@ -393,29 +223,8 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
     }
     bool done = g->n_running == 0 && g->n_submitted == g->n_prompts && !g->submitting;
     pthread_mutex_unlock(&g->lock);
-    if (resume && !dse_workers_post(g->server->workers, submit_more, g)) {
-        struct dse_error err;
-        dse_fail(&err, DSE_ERR_CANCELLED, "the server is shutting down");
-        fail(g, NULL, &err);
-        submit_more(g); /* submits nothing after a failure */
-    }
+    if (resume) post(g, submit_more);
     if (done) complete(g);
-}
-
-static bool on_event(void *user, const struct dse_event *event)
-{
-    struct dse_gen_prompt *p = user;
-    struct dse_generation *g = p->generation;
-    struct dse_choice *c = &g->choices[p->index * g->params.n + event->choice];
-    switch (event->kind) {
-    case DSE_EVENT_PROGRESS:
-        if (!g->params.stream || !g->params.return_progress) return true;
-        return expect_sent(g, dse_stream_progress(c, event->n_processed, event->n_prompt));
-    case DSE_EVENT_PROMPT_LOGPROB: on_prompt_logprob(p, event); return true;
-    case DSE_EVENT_TOKEN: return on_token(c, event);
-    case DSE_EVENT_FINISH: on_finish(c, event); return true;
-    }
-    return true;
 }
 
 /* ---- submission (worker thread) ------------------------------------------------------------------------------- */
@@ -441,7 +250,7 @@ static enum dse_status submit_one(struct dse_generation *g, struct dse_gen_promp
     /* What is thought is free; the grammar is for the answer. */
     if (g->grammar && g->starts_in_reasoning)
         request.grammar_after_token = dse_tokenizer_find_added(g->served->tokenizer, "</think>");
-    request.on_event = on_event;
+    request.on_event = dse_choice_on_event;
     request.user = p;
     return dse_engine_submit(g->served->engine, &request, id, err);
 }
@@ -490,10 +299,10 @@ static void submit_more(void *argument)
         if (wait) return;
         if (status == DSE_ERR_BUSY && p->index > 0) { /* others have taken the queue */
             nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-            if (dse_workers_post(g->server->workers, submit_more, g)) return; /* whose turn it is meanwhile */
-            continue;
+            post(g, submit_more); /* others' turn meanwhile */
+            return;
         }
-        fail(g, p, &err);
+        dse_generation_fail(g, p, &err);
     }
     pthread_mutex_lock(&g->lock);
     g->submitting = false;
@@ -503,52 +312,6 @@ static void submit_more(void *argument)
 }
 
 /* ---- start ---------------------------------------------------------------------------------------------------- */
-
-static enum dse_status create_choice(struct dse_generation *g, int index, struct dse_error *err)
-{
-    struct dse_choice *c = &g->choices[index];
-    c->generation = g;
-    c->prompt = &g->prompts[index / g->params.n];
-    c->index = index;
-    dse_buffer_init(&c->text[0], DSE_MEM_REQUEST, MAX_TEXT_BYTES);
-    dse_buffer_init(&c->text[1], DSE_MEM_REQUEST, MAX_TEXT_BYTES);
-    dse_buffer_init(&c->raw, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
-    dse_tool_answer_init(&c->calls, g->params.stream, MAX_TEXT_BYTES);
-    bool chat = g->dialect->put_first != NULL;
-    struct dse_output_options options = {
-        .stops = g->params.stops,
-        .stop_bytes = g->params.stop_bytes,
-        .n_stops = g->params.n_stops,
-        .reasoning = g->server->reasoning,
-        .starts_in_reasoning = g->starts_in_reasoning,
-        .think_open = chat && g->served->thinks ? "<think>" : NULL,
-        .think_close = chat && g->served->thinks ? "</think>" : NULL,
-        .emit = on_text,
-        .tools = g->tools,
-        .emit_tool = on_tool,
-        .user = c,
-    };
-    return dse_output_create(&options, &c->output, err);
-}
-
-/* The echoed prompt is the beginning of every choice's text. */
-static void begin_with_echo(struct dse_generation *g, struct dse_gen_prompt *p)
-{
-    if (!p->echo) return;
-    for (int i = 0; i < g->params.n; i++) {
-        struct dse_choice *c = &g->choices[p->index * g->params.n + i];
-        dse_buffer_append(&c->text[DSE_CHANNEL_CONTENT], p->echo, p->echo_bytes);
-        if (i > 0) c->characters = count_characters(p->echo, p->echo_bytes);
-    }
-    if (!g->params.logprobs) return;
-    struct dse_choice *c = &g->choices[p->index * g->params.n];
-    struct dse_logprob_entry *entry = dse_logprobs_add(&p->echo_logprobs, p->tokens.ids[0], 0, NULL, 0);
-    if (!entry) return;
-    struct dse_slice text = dse_tokenizer_bytes(g->served->tokenizer, entry->token);
-    bool shown = text.bytes <= p->echo_bytes && memcmp(text.data, p->echo, text.bytes) == 0;
-    entry->has_logprob = false;
-    c->characters = shown ? count_characters(text.data, text.bytes) : 0; /* a BOS put in front has no text */
-}
 
 static void set_names(struct dse_generation *g)
 {
@@ -588,7 +351,7 @@ static enum dse_status create(struct dse_server *server, const struct dse_genera
     g->n_prompts = setup->n_prompts;
     g->starts_in_reasoning = setup->starts_in_reasoning;
     g->tools = setup->tools;
-    dse_buffer_init(&g->chunk, DSE_MEM_REQUEST, MAX_TEXT_BYTES);
+    dse_buffer_init(&g->chunk, DSE_MEM_REQUEST, DSE_MAX_ANSWER_BYTES);
     set_names(g);
     /* Of the request's JSON, which may be large, only the stop strings are still needed. */
     g->stop = json_incref(json_object_get(setup->root, "stop"));
@@ -598,14 +361,14 @@ static enum dse_status create(struct dse_server *server, const struct dse_genera
     g->choices = dse_calloc(DSE_MEM_REQUEST, (size_t)g->n_choices, sizeof *g->choices);
     if (!g->choices) return dse_fail_memory(err, (size_t)g->n_choices * sizeof *g->choices, "choices");
     for (int i = 0; i < g->n_choices; i++) {
-        enum dse_status status = create_choice(g, i, err);
+        enum dse_status status = dse_choice_init(g, i, err);
         if (status != DSE_OK) return status;
     }
     for (int i = 0; i < g->n_prompts; i++) {
         g->prompts[i].generation = g;
         g->prompts[i].index = i;
         g->prompts[i].choices_left = g->params.n;
-        begin_with_echo(g, &g->prompts[i]);
+        dse_choices_begin_with_echo(g, &g->prompts[i]);
     }
     return DSE_OK;
 }

@@ -16,7 +16,8 @@
 #include "server/server_internal.h"
 #include "server/tool_answer.h"
 
-#define DSE_MAX_PROMPTS 128
+#define DSE_MAX_PROMPTS      128
+#define DSE_MAX_ANSWER_BYTES (256u << 20)
 
 struct dse_generation;
 struct dse_choice;
@@ -77,6 +78,7 @@ struct dse_generation {
     uint64_t start_ns;
 
     atomic_int refs;
+    struct dse_job job;
     struct dse_choice *choices;           /* [n_prompts * params.n] */
     int n_choices, n_finished;            /* engine thread */
     struct dse_buffer chunk;              /* engine thread: the event being formatted */
@@ -112,13 +114,30 @@ void dse_generations_end(struct dse_server *server);
 void dse_gen_prompts_free(struct dse_gen_prompt *prompts, int n_prompts);
 const char *dse_finish_name(enum dse_finish finish);
 
-/* stream.c: the frames of an SSE answer, and of a whole one. */
-/* false: a chunk could not be formatted and is lost, so the stream must end as an error. */
-DSE_MUST_CHECK bool dse_stream_first(struct dse_choice *choice);
-/* What the output stage let go of, if anything. */
-DSE_MUST_CHECK bool dse_stream_delta(struct dse_choice *choice);
-DSE_MUST_CHECK bool dse_stream_finish(struct dse_choice *choice);
-DSE_MUST_CHECK bool dse_stream_progress(struct dse_choice *choice, int n_processed, int n_prompt);
+/* Ends it: what has not run yet is cancelled, and its client is told. The first failure counts. From any thread, without
+ * locks. prompt: the one that the engine refused, NULL for a failure of the generation as a whole. */
+void dse_generation_fail(struct dse_generation *generation, const struct dse_gen_prompt *prompt,
+                         const struct dse_error *err);
+
+/* A choice will have no more events. Answers when it was the last of the generation, which may then be gone. */
+void dse_generation_choice_finished(struct dse_gen_prompt *prompt);
+
+/* choice.c: events to texts. */
+DSE_MUST_CHECK enum dse_status dse_choice_init(struct dse_generation *generation, int index, struct dse_error *err);
+void dse_choice_deinit(struct dse_choice *choice);
+/* The echoed prompt, if there is one, is the beginning of the text of each of its choices. */
+void dse_choices_begin_with_echo(struct dse_generation *generation, struct dse_gen_prompt *prompt);
+/* Of the engine: user is a struct dse_gen_prompt. */
+bool dse_choice_on_event(void *user, const struct dse_event *event);
+
+/* stream.c: the frames of an SSE answer, and of a whole one. A chunk that is lost for want of memory fails the
+ * generation; none is sent of one that has failed. */
+void dse_stream_first(struct dse_choice *choice);
+void dse_stream_delta(struct dse_choice *choice); /* what the output stage let go of, if anything */
+void dse_stream_finish(struct dse_choice *choice);
+void dse_stream_progress(struct dse_choice *choice, int n_processed, int n_prompt);
+void dse_stream_usage(struct dse_generation *generation);
+/* The last of a stream, which needs no memory. */
 void dse_stream_error(struct dse_generation *generation, const struct dse_api_error *error);
 void dse_stream_end(struct dse_generation *generation);
 void dse_put_whole_answer(struct dse_generation *generation, struct dse_buffer *out);

@@ -186,7 +186,7 @@ void dse_http_set_header(struct dse_http_exchange *x, const char *name, const ch
     pthread_mutex_unlock(&x->lock);
 }
 
-/* With x->lock held: room in the queue, or the reader is cut off. */
+/* With x->lock held. false: no memory. */
 static bool append_out(struct dse_http_exchange *x, const char *bytes, size_t count)
 {
     if (x->out_sent > (64u << 10)) {
@@ -195,15 +195,21 @@ static bool append_out(struct dse_http_exchange *x, const char *bytes, size_t co
         x->out_sent = 0;
     }
     x->last_write_ns = dse_clock_ns();
-    return dse_buffer_append(&x->out, bytes, count);
+    bool ok = dse_buffer_append(&x->out, bytes, count);
+    x->out.failed = false; /* what comes next may find memory */
+    return ok;
 }
 
 void dse_http_respond(struct dse_http_exchange *x, int status, const char *content_type, char *body, size_t bytes)
 {
     pthread_mutex_lock(&x->lock);
     if (x->answered && x->streaming && !x->ended) { /* a probe has fixed status 200 already */
-        if (!append_out(x, body ? body : "", bytes)) x->aborted = true;
+        x->last = "";
         x->ended = true;
+        if (!append_out(x, body ? body : "", bytes)) {
+            x->aborted = true;
+            dse_log(DSE_LOG_WARN, "http", "out of memory for an answer of %zu bytes: disconnected", bytes);
+        }
         wake(x);
     } else if (!x->answered) {
         x->answered = true;
@@ -242,29 +248,34 @@ void dse_http_begin_stream(struct dse_http_exchange *x, const char *content_type
     if (probe) dse_http_exchange_probe(x);
 }
 
-bool dse_http_write(struct dse_http_exchange *x, const char *bytes, size_t count)
+enum dse_status dse_http_write(struct dse_http_exchange *x, const char *bytes, size_t count)
 {
-    bool overflow = false;
+    enum dse_status status = DSE_OK;
     pthread_mutex_lock(&x->lock);
-    bool ok = !x->gone && !x->aborted && !x->ended;
-    if (ok) {
-        /* What waits already is what the reader is slow with; one large piece is not its fault. */
-        overflow = x->out.length - x->out_sent > x->http->options.max_queue_bytes || !append_out(x, bytes, count);
-        ok = !overflow;
+    /* What waits already is what the reader is slow with; one large piece is not its fault. */
+    bool overflow = x->out.length - x->out_sent > x->http->options.max_queue_bytes;
+    bool open = !x->gone && !x->aborted && !x->ended;
+    if (!open || overflow) {
+        status = DSE_ERR_CANCELLED;
+    } else {
+        if (!append_out(x, bytes, count)) status = DSE_ERR_NO_MEMORY;
         wake(x);
     }
     pthread_mutex_unlock(&x->lock);
-    if (overflow) {
+    if (status == DSE_ERR_NO_MEMORY)
+        dse_log(DSE_LOG_WARN, "http", "out of memory: %zu bytes of an answer are lost", count);
+    if (open && overflow) {
         dse_log(DSE_LOG_WARN, "http", "a client reads too slowly (%zu bytes unread): disconnected",
                 x->http->options.max_queue_bytes);
         dse_http_exchange_lost(x);
     }
-    return ok;
+    return status;
 }
 
-void dse_http_end_stream(struct dse_http_exchange *x)
+void dse_http_end_stream(struct dse_http_exchange *x, const char *last)
 {
     pthread_mutex_lock(&x->lock);
+    x->last = last;
     x->ended = true;
     wake(x);
     pthread_mutex_unlock(&x->lock);
@@ -310,6 +321,11 @@ static ssize_t read_stream(void *user, uint64_t position, char *out, size_t max)
             dse_buffer_clear(&x->out);
             x->out_sent = 0;
         }
+        result = (ssize_t)count;
+    } else if (x->ended && *x->last) {
+        size_t count = strlen(x->last) < max ? strlen(x->last) : max;
+        memcpy(out, x->last, count);
+        x->last += count;
         result = (ssize_t)count;
     } else if (x->ended) {
         result = MHD_CONTENT_READER_END_OF_STREAM;
@@ -427,7 +443,7 @@ static enum MHD_Result dispatch(struct dse_http_exchange *x)
     x->suspended = true;
     MHD_suspend_connection(x->connection);
     pthread_mutex_unlock(&x->lock);
-    if (!dse_workers_post(http->workers, run_request, dse_http_ref(x))) {
+    if (!dse_workers_post(http->workers, &x->job, run_request, dse_http_ref(x))) {
         refuse(x, 503, "the server is shutting down");
         dse_http_unref(x);
     }
@@ -626,10 +642,11 @@ void dse_http_stop(struct dse_http *http)
 {
     if (!http) return;
     int fd = MHD_quiesce_daemon(http->daemon); /* no new connections */
-    dse_workers_free(http->workers);
+    dse_workers_stop(http->workers);           /* requests that still come on old connections are refused */
     dse_http_watch_stop(http);
     dse_http_abandon_all(http); /* suspended connections must be resumed before the daemon may stop */
     MHD_stop_daemon(http->daemon);
+    dse_workers_free(http->workers);
     if (fd >= 0) close(fd);
     http_free(http);
 }

@@ -70,9 +70,10 @@ void dse_http_set_header(struct dse_http_exchange *x, const char *name, const ch
 void dse_http_respond(struct dse_http_exchange *x, int status, const char *content_type, char *body, size_t bytes);
 /* Answer 200 whose body is written piece by piece. What was written before counts. filler: see above. */
 void dse_http_begin_stream(struct dse_http_exchange *x, const char *content_type, const char *filler);
-/* false: the client is gone or too slow, nothing more can be sent. */
-bool dse_http_write(struct dse_http_exchange *x, const char *bytes, size_t count);
-void dse_http_end_stream(struct dse_http_exchange *x);
+/* DSE_ERR_CANCELLED: the client is gone or too slow, nothing more can be sent; DSE_ERR_NO_MEMORY: these bytes are lost. */
+enum dse_status dse_http_write(struct dse_http_exchange *x, const char *bytes, size_t count);
+/* last: constant text after all that was written, which needs no memory. */
+void dse_http_end_stream(struct dse_http_exchange *x, const char *last);
 /* The request is under way and its answer, when it comes, is expected to be a 200 JSON document: from now on a peer
  * that looks half-closed may be probed with white space, which fixes that status. */
 void dse_http_allow_probe(struct dse_http_exchange *x);

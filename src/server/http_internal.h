@@ -45,13 +45,14 @@ struct dse_http_exchange {
     size_t body_charged; /* counted in http->body_bytes */
     size_t target_bytes; /* of the first line: path and query */
     bool begun, expects_body, expects_continue, settled, dispatched, listed;
+    struct dse_job job; /* once dispatched */
 
     pthread_mutex_t lock;              /* all below */
     struct MHD_Connection *connection; /* NULL once the library is done with it */
     int fd;
     bool suspended, answered, streaming, ended, aborted, gone, half_closed, probe_allowed;
     int status;
-    const char *content_type, *filler;
+    const char *content_type, *filler, *last; /* last: unread part of what follows a stream that has ended */
     struct http_header headers[HTTP_MAX_ANSWER_HEADERS];
     int n_answer_headers;
     char *whole; /* body of a whole answer */

@@ -98,26 +98,27 @@ static enum dse_status listen_tcp(struct dse_listener *listener, const struct ds
     return DSE_OK;
 }
 
-/* Locks the folder of a socket's file, so that one process at a time looks who listens on it, removes it, or makes it
- * and listens. *fd: -1 where folders cannot be locked, which is then done without. Freed by close. */
-static enum dse_status lock_folder(const char *path, int *fd, struct dse_error *err)
+/* Locks "<path>.lock", so that one process at a time looks who listens on a socket, removes its file, or makes it and
+ * listens. Nobody else can hold it: what another user may open is refused. The file stays, for to remove a lock's file
+ * is to let two hold it. Freed by close. */
+static enum dse_status lock_path(const char *path, int *fd, struct dse_error *err)
 {
-    const char *slash = strrchr(path, '/');
-    char folder[sizeof((struct sockaddr_un *)0)->sun_path + 1];
-    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : ".");
-    *fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    for (int waited_ms = 0; *fd >= 0 && flock(*fd, LOCK_EX | LOCK_NB) != 0; waited_ms += LOCK_POLL_MS) {
-        bool taken = errno == EWOULDBLOCK;
-        if (taken && waited_ms < LOCK_WAIT_MS) {
-            nanosleep(&(struct timespec){.tv_nsec = LOCK_POLL_MS * 1000000}, NULL);
-            continue;
-        }
-        close(*fd);
-        *fd = -1;
-        if (taken)
-            return dse_fail(err, DSE_ERR_ADDRESS, "cannot listen on %s: another process keeps its folder locked", path);
+    char name[sizeof((struct sockaddr_un *)0)->sun_path + sizeof ".lock"];
+    struct stat info;
+    snprintf(name, sizeof name, "%s.lock", path);
+    *fd = open(name, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600);
+    if (*fd < 0)
+        return dse_fail(err, DSE_ERR_ADDRESS, "cannot listen on %s: cannot lock %s: %s", path, name, strerror(errno));
+    const char *problem = "is not a regular file that only this user can open; remove it";
+    bool ours = fstat(*fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() && !(info.st_mode & 077);
+    for (int waited_ms = 0; ours; waited_ms += LOCK_POLL_MS) {
+        if (flock(*fd, LOCK_EX | LOCK_NB) == 0) return DSE_OK;
+        problem = errno == EWOULDBLOCK ? "is kept locked by another process" : strerror(errno);
+        if (errno != EWOULDBLOCK || waited_ms >= LOCK_WAIT_MS) break;
+        nanosleep(&(struct timespec){.tv_nsec = LOCK_POLL_MS * 1000000}, NULL);
     }
-    return DSE_OK;
+    close(*fd);
+    return dse_fail(err, DSE_ERR_ADDRESS, "cannot listen on %s: %s %s", path, name, problem);
 }
 
 /* A socket's file stays when its server is killed; only one that nobody listens on may be removed. */
@@ -136,7 +137,7 @@ static enum dse_status remove_stale(const struct sockaddr_un *address, struct ds
     return DSE_OK;
 }
 
-/* Under the folder's lock. */
+/* Under the path's lock. */
 static enum dse_status make_unix(struct dse_listener *listener, const struct sockaddr_un *address,
                                  struct dse_error *err)
 {
@@ -162,16 +163,18 @@ static enum dse_status listen_unix(struct dse_listener *listener, const char *pa
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int lock;
+    if (path[0] == '\0') /* the system would listen on a name that has no file, open to every user */
+        return dse_fail_at(err, DSE_ERR_INVALID, "uds", -1, "the socket path (--uds) is empty");
     if (strlen(path) >= sizeof address.sun_path)
         return dse_fail_at(err, DSE_ERR_INVALID, "uds", -1, "the socket path is longer than %zu bytes",
                            sizeof address.sun_path - 1);
     snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
     listener->path = dse_strdup(DSE_MEM_SERVER, path);
     if (!listener->path) return dse_fail_memory(err, strlen(path), "the socket path");
-    enum dse_status status = lock_folder(path, &lock, err);
+    enum dse_status status = lock_path(path, &lock, err);
     if (status != DSE_OK) return status;
     status = make_unix(listener, &address, err);
-    if (lock >= 0) close(lock);
+    close(lock);
     if (status == DSE_OK) snprintf(listener->url, sizeof listener->url, "unix:%s", path);
     return status;
 }
@@ -186,13 +189,13 @@ void dse_listener_deinit(struct dse_listener *listener)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct stat now;
-    int lock = -1;
-    if (listener->path && listener->inode != 0 && lock_folder(listener->path, &lock, NULL) == DSE_OK) {
+    int lock;
+    if (listener->path && listener->inode != 0 && lock_path(listener->path, &lock, NULL) == DSE_OK) {
         bool ours = lstat(listener->path, &now) == 0 && now.st_dev == listener->device && now.st_ino == listener->inode;
         snprintf(address.sun_path, sizeof address.sun_path, "%s", listener->path);
         /* The file of one who came after us may have got the number of ours. */
         if (ours) (void)!remove_stale(&address, NULL);
-        if (lock >= 0) close(lock);
+        close(lock);
     }
     dse_free(listener->path);
     listener->path = NULL;

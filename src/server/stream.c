@@ -45,8 +45,19 @@ static void begin_chunk(struct dse_generation *g)
     put_head(g, &g->chunk, g->dialect->chunk_object);
 }
 
-/* Closes "choices" and sends. false: no memory, nothing was sent. */
-static bool send_chunk(struct dse_generation *g, bool with_usage, bool with_timings)
+/* A stream with a hole must not pass for a whole one. */
+static void send_formatted(struct dse_generation *g)
+{
+    if (atomic_load(&g->failed)) return;
+    bool lost = g->chunk.failed || dse_http_write(g->exchange, g->chunk.data, g->chunk.length) == DSE_ERR_NO_MEMORY;
+    if (!lost) return;
+    struct dse_error err;
+    dse_fail_memory(&err, g->chunk.length, "a chunk of an answer");
+    dse_generation_fail(g, NULL, &err);
+}
+
+/* Closes "choices" and sends. */
+static void send_chunk(struct dse_generation *g, bool with_usage, bool with_timings)
 {
     struct dse_usage usage;
     struct dse_timing_sum timings;
@@ -64,69 +75,71 @@ static bool send_chunk(struct dse_generation *g, bool with_usage, bool with_timi
         dse_put_timings(&g->chunk, &timings);
     }
     dse_buffer_puts(&g->chunk, "}\n\n");
-    if (g->chunk.failed) return false;
-    dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
-    return true;
+    send_formatted(g);
 }
 
-bool dse_stream_first(struct dse_choice *c)
+void dse_stream_first(struct dse_choice *c)
 {
-    if (!c->generation->dialect->put_first) return true;
+    if (!c->generation->dialect->put_first) return;
     begin_chunk(c->generation);
     c->generation->dialect->put_first(c, &c->generation->chunk);
-    return send_chunk(c->generation, false, false);
+    send_chunk(c->generation, false, false);
 }
 
-static bool stream_calls(struct dse_choice *c)
+static void stream_calls(struct dse_choice *c)
 {
     size_t position = 0;
     for (struct dse_slice delta; dse_tool_answer_next(&c->calls, &position, &delta);) {
         begin_chunk(c->generation);
         c->generation->dialect->put_call(c, delta, &c->generation->chunk);
-        if (!send_chunk(c->generation, false, false)) return false;
+        send_chunk(c->generation, false, false);
     }
     dse_buffer_clear(&c->calls.text);
-    return true;
 }
 
-bool dse_stream_delta(struct dse_choice *c)
+void dse_stream_delta(struct dse_choice *c)
 {
     static const enum dse_channel order[] = {DSE_CHANNEL_REASONING, DSE_CHANNEL_CONTENT};
     for (int i = 0; i < 2; i++) {
         if (c->text[order[i]].length == 0) continue;
         begin_chunk(c->generation);
         c->generation->dialect->put_delta(c, order[i], &c->generation->chunk);
-        if (!send_chunk(c->generation, false, false)) return false;
+        send_chunk(c->generation, false, false);
         dse_buffer_clear(&c->text[order[i]]);
         if (order[i] == DSE_CHANNEL_CONTENT) dse_logprobs_clear(&c->logprobs);
     }
-    return stream_calls(c);
+    stream_calls(c);
 }
 
-bool dse_stream_finish(struct dse_choice *c)
+void dse_stream_finish(struct dse_choice *c)
 {
     struct dse_generation *g = c->generation;
     begin_chunk(g);
     g->dialect->put_finish(c, &g->chunk);
-    return send_chunk(g, false, g->n_finished == g->n_choices && !g->params.include_usage);
+    send_chunk(g, false, g->n_finished == g->n_choices && !g->params.include_usage);
 }
 
-bool dse_stream_progress(struct dse_choice *c, int n_processed, int n_prompt)
+void dse_stream_progress(struct dse_choice *c, int n_processed, int n_prompt)
 {
     struct dse_generation *g = c->generation;
     begin_chunk(g);
     dse_buffer_printf(&g->chunk,
                       "],\"prompt_progress\":{\"total\":%d,\"cache\":%d,\"processed\":%d,\"time_ms\":%llu}}\n\n",
                       n_prompt, 0, n_processed, (unsigned long long)((dse_clock_ns() - g->start_ns) / 1000000u));
-    if (g->chunk.failed) return false;
-    dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
-    return true;
+    send_formatted(g);
 }
 
-static const char done[] = "data: [DONE]\n\n";
+void dse_stream_usage(struct dse_generation *g)
+{
+    begin_chunk(g);
+    send_chunk(g, true, true);
+}
+
+#define DONE "data: [DONE]\n\n"
 /* When there is not even memory for an error. */
-static const char no_memory[] = "data: {\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\","
-                                "\"param\":null,\"code\":\"unavailable\"}}\n\ndata: [DONE]\n\n";
+#define NO_MEMORY                                                                                                      \
+    "data: {\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\","                                       \
+    "\"param\":null,\"code\":\"unavailable\"}}\n\n" DONE
 
 void dse_stream_error(struct dse_generation *g, const struct dse_api_error *error)
 {
@@ -134,28 +147,13 @@ void dse_stream_error(struct dse_generation *g, const struct dse_api_error *erro
     dse_buffer_puts(&g->chunk, "data: ");
     dse_put_error(&g->chunk, error);
     dse_buffer_puts(&g->chunk, "\n\n");
-    dse_buffer_puts(&g->chunk, done);
-    if (g->chunk.failed)
-        dse_http_write(g->exchange, no_memory, sizeof no_memory - 1);
-    else
-        dse_http_write(g->exchange, g->chunk.data, g->chunk.length);
-    dse_http_end_stream(g->exchange);
+    bool lost = g->chunk.failed || dse_http_write(g->exchange, g->chunk.data, g->chunk.length) == DSE_ERR_NO_MEMORY;
+    dse_http_end_stream(g->exchange, lost ? NO_MEMORY : DONE);
 }
 
 void dse_stream_end(struct dse_generation *g)
 {
-    if (g->params.include_usage) {
-        begin_chunk(g);
-        if (!send_chunk(g, true, true)) {
-            struct dse_error err;
-            dse_fail_memory(&err, g->chunk.length, "a chunk of an answer");
-            struct dse_api_error error = dse_api_error_from(&err);
-            dse_stream_error(g, &error);
-            return;
-        }
-    }
-    dse_http_write(g->exchange, done, sizeof done - 1);
-    dse_http_end_stream(g->exchange);
+    dse_http_end_stream(g->exchange, DONE);
 }
 
 void dse_put_whole_answer(struct dse_generation *g, struct dse_buffer *out)

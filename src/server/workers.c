@@ -7,16 +7,10 @@
 
 #define MAX_WORKERS 16
 
-struct job {
-    struct job *next;
-    dse_job_fn *fn;
-    void *argument;
-};
-
 struct dse_workers {
     pthread_mutex_t lock;
     pthread_cond_t ready;
-    struct job *first, **last;
+    struct dse_job *first, **last;
     bool stopping;
     int n_running;
     int n_threads;
@@ -30,14 +24,13 @@ static void *worker_main(void *argument)
     for (;;) {
         while (!workers->first && !workers->stopping)
             pthread_cond_wait(&workers->ready, &workers->lock);
-        struct job *job = workers->first;
+        struct dse_job *job = workers->first;
         if (!job) break;
         workers->first = job->next;
         if (!workers->first) workers->last = &workers->first;
         workers->n_running++;
         pthread_mutex_unlock(&workers->lock);
-        job->fn(job->argument);
-        dse_free(job);
+        job->fn(job->argument); /* which may post the job again, or free it */
         pthread_mutex_lock(&workers->lock);
         workers->n_running--;
     }
@@ -65,20 +58,17 @@ enum dse_status dse_workers_create(int n_threads, struct dse_workers **out, stru
     return DSE_OK;
 }
 
-bool dse_workers_post(struct dse_workers *workers, dse_job_fn *fn, void *argument)
+bool dse_workers_post(struct dse_workers *workers, struct dse_job *job, dse_job_fn *fn, void *argument)
 {
-    struct job *job = dse_alloc(DSE_MEM_SERVER, sizeof *job);
-    if (!job) return false;
-    *job = (struct job){.fn = fn, .argument = argument};
     pthread_mutex_lock(&workers->lock);
     bool accepted = !workers->stopping;
     if (accepted) {
+        *job = (struct dse_job){.fn = fn, .argument = argument};
         *workers->last = job;
         workers->last = &job->next;
         pthread_cond_signal(&workers->ready);
     }
     pthread_mutex_unlock(&workers->lock);
-    if (!accepted) dse_free(job);
     return accepted;
 }
 
@@ -90,15 +80,21 @@ bool dse_workers_busy(struct dse_workers *workers)
     return busy;
 }
 
-void dse_workers_free(struct dse_workers *workers)
+void dse_workers_stop(struct dse_workers *workers)
 {
-    if (!workers) return;
     pthread_mutex_lock(&workers->lock);
     workers->stopping = true;
     pthread_cond_broadcast(&workers->ready);
     pthread_mutex_unlock(&workers->lock);
     for (int i = 0; i < workers->n_threads; i++)
         pthread_join(workers->threads[i], NULL);
+    workers->n_threads = 0;
+}
+
+void dse_workers_free(struct dse_workers *workers)
+{
+    if (!workers) return;
+    dse_workers_stop(workers);
     pthread_cond_destroy(&workers->ready);
     pthread_mutex_destroy(&workers->lock);
     dse_free(workers);

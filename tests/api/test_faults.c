@@ -15,9 +15,12 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/buffer.h"
+#include "base/counters.h"
 #include "server/server.h"
 
-#define MAX_ANSWER (256 * 1024)
+#define MAX_ANSWER   (256 * 1024)
+#define CHUNK_TOKENS 32 /* of a prompt, per step */
 /* So many faults in a row that nothing was lost to: the request makes fewer allocations than that. */
 #define HARMLESS_AT_THE_END 60
 
@@ -35,7 +38,7 @@ static int open_fixture(void **state)
     char path[1024];
     struct dse_error err = {0};
     struct dse_model_options model = {.n_threads = 1};
-    struct dse_engine_options engine = {.max_concurrent = 4};
+    struct dse_engine_options engine = {.max_concurrent = 4, .chunk_tokens = CHUNK_TOKENS};
     struct dse_server_options server = dse_server_options_default;
     server.port = 0;
     server.chat_template = TEMPLATE;
@@ -60,7 +63,7 @@ static int close_fixture(void **state)
 static void ask(const char *path, const char *body, long n, char answer[MAX_ANSWER])
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)dse_server_port(fixture.server))};
-    char request[4096];
+    static char request[16384];
     size_t got = 0;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -68,6 +71,7 @@ static void ask(const char *path, const char *body, long n, char answer[MAX_ANSW
     int length = snprintf(request, sizeof request,
                           "POST %s HTTP/1.0\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", path, strlen(body),
                           body);
+    assert_true((size_t)length < sizeof request);
     dse_alloc_fail_after(n);
     assert_int_equal(send(fd, request, (size_t)length, MSG_NOSIGNAL), length);
     for (ssize_t part = 1; part > 0 && got + 1 < MAX_ANSWER; got += part > 0 ? (size_t)part : 0) {
@@ -81,6 +85,8 @@ static void ask(const char *path, const char *body, long n, char answer[MAX_ANSW
     dse_alloc_fail_after(0);
     answer[got] = '\0';
     const char *end = strstr(answer, "\r\n\r\n");
+    if (strstr(answer, "text/event-stream") && !strstr(answer, "data: [DONE]\n\n"))
+        fail_msg("a stream has begun and is cut when allocation %ld fails:\n%s", n, answer);
     if (end) memmove(answer, end + 4, strlen(end + 4) + 1);
 }
 
@@ -117,6 +123,7 @@ static void every_allocation_fails_once(const char *path, const char *body)
         bool cut = stream ? !strstr(answer, done) : strlen(answer) == 0;
         harmless = told || cut ? 0 : harmless + 1;
         n_told += told;
+        if (strstr(answer, "shutting down")) fail_msg("%s: allocation %ld fails and the server is draining", path, n);
         make_comparable(answer);
         if (!told && !cut && strcmp(answer, whole) != 0)
             fail_msg("%s: allocation %ld fails and nobody is told:\n%s\nis not\n%s", path, n, answer, whole);
@@ -145,11 +152,47 @@ static void completions_are_whole_or_told_as_errors(void **state)
     every_allocation_fails_once("/v1/completions", COMPLETION STREAM USAGE "}");
 }
 
+static int count(const char *text, const char *what)
+{
+    int n = 0;
+    for (; (text = strstr(text, what)) != NULL; text += strlen(what))
+        n++;
+    return n;
+}
+
+/* The rest of its prompts would be computed for nobody, and only then would the client hear of it. */
+static void a_stream_that_fails_computes_no_more_prompts(void **state)
+{
+    enum { N_PROMPTS = 16, WORDS = 200, ENOUGH = 40 };
+    static char body[N_PROMPTS * (WORDS * 2 + 4) + 256], answer[MAX_ANSWER];
+    struct dse_buffer out;
+    dse_buffer_init_fixed(&out, body, sizeof body);
+    dse_buffer_puts(&out,
+                    "{\"max_tokens\":2,\"stream\":true,\"return_progress\":true,\"ignore_eos\":true,\"prompt\":[");
+    for (int i = 0; i < N_PROMPTS * WORDS; i++)
+        dse_buffer_printf(&out, "%s%c ", i == 0 ? "\"" : i % WORDS == 0 ? "\",\"" : "", 'a' + i % 26);
+    dse_buffer_puts(&out, "\"]}");
+    int n_told = 0;
+    for (long n = 1; n_told < ENOUGH && n < 2000; n++) {
+        uint64_t before = dse_counter_get(DSE_COUNTER_PROMPT_TOKENS);
+        ask("/v1/completions", body, n, answer);
+        uint64_t computed = dse_counter_get(DSE_COUNTER_PROMPT_TOKENS) - before;
+        if (strncmp(answer, "data:", 5) != 0 || !strstr(answer, "data: {\"error\"")) continue;
+        n_told++;
+        /* What the client saw, the step that failed, the one under way, and some to spare on a busy machine. */
+        int most = (count(answer, "\"prompt_progress\"") + 8) * CHUNK_TOKENS;
+        if (computed > (uint64_t)most)
+            fail_msg("%llu prompt tokens, not %d at most", (unsigned long long)computed, most);
+    }
+    assert_int_equal(n_told, ENOUGH);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chat_answers_are_whole_or_told_as_errors),
         cmocka_unit_test(completions_are_whole_or_told_as_errors),
+        cmocka_unit_test(a_stream_that_fails_computes_no_more_prompts),
     };
     return cmocka_run_group_tests(tests, open_fixture, close_fixture);
 }

@@ -7,6 +7,7 @@
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <poll.h>
 #include <pthread.h>
@@ -14,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -306,6 +308,14 @@ static void a_name_with_several_addresses_is_tried_until_one_can_be_had(void **s
     assert_non_null(strstr(err.message, "many.test"));
 }
 
+/* It stays when a server ends. */
+static void remove_lock(const char *path)
+{
+    char lock[80];
+    snprintf(lock, sizeof lock, "%s.lock", path);
+    assert_int_equal(unlink(lock), 0);
+}
+
 static void a_unix_socket_serves_and_is_removed(void **state)
 {
     char answer[4096], path[64];
@@ -323,6 +333,7 @@ static void a_unix_socket_serves_and_is_removed(void **state)
     close(fd);
     dse_server_stop(server);
     assert_int_equal(access(path, F_OK), -1);
+    remove_lock(path);
 }
 
 static void a_unix_socket_that_is_served_is_refused_and_a_stale_one_replaced(void **state)
@@ -358,6 +369,53 @@ static void a_unix_socket_that_is_served_is_refused_and_a_stale_one_replaced(voi
     assert_int_equal(dse_server_start(&options, &other, &err), DSE_ERR_ADDRESS); /* no socket: never removed */
     assert_int_equal(access(path, F_OK), 0);
     unlink(path);
+    remove_lock(path);
+}
+
+static void an_empty_socket_path_is_refused(void **state)
+{
+    struct dse_server_options options = quick_options();
+    struct dse_server *server = NULL;
+    struct dse_error err;
+    options.uds = "";
+    assert_int_equal(dse_server_start(&options, &server, &err), DSE_ERR_INVALID);
+    assert_string_equal(err.file, "uds");
+    assert_non_null(strstr(err.message, "empty"));
+}
+
+static void what_others_can_lock_stops_no_unix_socket(void **state)
+{
+    char path[64], lock[80], elsewhere[80];
+    struct dse_server_options options = quick_options();
+    struct dse_server *server, *other = NULL;
+    struct dse_error err;
+    struct stat info;
+    snprintf(path, sizeof path, "/tmp/dse-lock-%d.sock", (int)getpid());
+    snprintf(lock, sizeof lock, "%s.lock", path);
+    snprintf(elsewhere, sizeof elsewhere, "%s.elsewhere", path);
+    options.uds = path;
+    int folder = open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    assert_int_equal(flock(folder, LOCK_SH), 0);
+    server = start(&options);
+    dse_server_stop(server);
+    assert_int_equal(access(path, F_OK), -1);
+    close(folder);
+    assert_int_equal(lstat(lock, &info), 0);
+    assert_int_equal(info.st_mode & 07777, 0600);
+
+    /* Nor is the lock taken on what others may have put there or can open. */
+    assert_int_equal(chmod(lock, 0644), 0);
+    assert_int_equal(dse_server_start(&options, &other, &err), DSE_ERR_ADDRESS);
+    assert_non_null(strstr(err.message, lock));
+    assert_int_equal(unlink(lock), 0);
+    assert_int_equal(mkfifo(lock, 0600), 0);
+    assert_int_equal(dse_server_start(&options, &other, &err), DSE_ERR_ADDRESS);
+    assert_int_equal(unlink(lock), 0);
+    assert_int_equal(symlink(elsewhere, lock), 0);
+    assert_int_equal(dse_server_start(&options, &other, &err), DSE_ERR_ADDRESS);
+    assert_int_equal(access(elsewhere, F_OK), -1);
+    assert_int_equal(access(path, F_OK), -1);
+    remove_lock(path);
 }
 
 #define RACERS 4
@@ -436,6 +494,7 @@ static void of_servers_that_start_on_one_stale_socket_one_wins(void **state)
         assert_false(is_served(path));
     }
     assert_int_equal(unlink(path), 0);
+    remove_lock(path);
 }
 
 static void a_server_that_ends_takes_nothing_from_one_that_starts(void **state)
@@ -457,6 +516,7 @@ static void a_server_that_ends_takes_nothing_from_one_that_starts(void **state)
     close(old.listener.fd);
     dse_listener_deinit(&old.listener);
     assert_int_equal(access(path, F_OK), -1);
+    remove_lock(path);
 }
 
 static void a_client_that_ends_within_its_request_is_let_go_at_once(void **state)
@@ -514,12 +574,12 @@ static void stream_pieces(void *user, struct dse_http_exchange *x)
 {
     struct pieces *pieces = user;
     dse_http_begin_stream(x, "text/plain", NULL);
-    int taken = dse_http_write(x, "first", 5);
-    taken += dse_http_write(x, pieces->large, pieces->bytes);
+    int taken = dse_http_write(x, "first", 5) == DSE_OK;
+    taken += dse_http_write(x, pieces->large, pieces->bytes) == DSE_OK;
     while (pieces->wait && atomic_load(&pieces->got) < pieces->bytes) /* as long as a healthy reader needs */
         usleep(1000);
-    taken += dse_http_write(x, pieces->large, pieces->bytes);
-    dse_http_end_stream(x);
+    taken += dse_http_write(x, pieces->large, pieces->bytes) == DSE_OK;
+    dse_http_end_stream(x, "");
     atomic_store(&pieces->taken, taken);
 }
 
@@ -613,6 +673,8 @@ int main(void)
         cmocka_unit_test(a_name_with_several_addresses_is_tried_until_one_can_be_had),
         cmocka_unit_test(a_unix_socket_serves_and_is_removed),
         cmocka_unit_test(a_unix_socket_that_is_served_is_refused_and_a_stale_one_replaced),
+        cmocka_unit_test(an_empty_socket_path_is_refused),
+        cmocka_unit_test(what_others_can_lock_stops_no_unix_socket),
         cmocka_unit_test(of_servers_that_start_on_one_stale_socket_one_wins),
         cmocka_unit_test(a_server_that_ends_takes_nothing_from_one_that_starts),
         cmocka_unit_test(a_client_that_ends_within_its_request_is_let_go_at_once),

@@ -87,6 +87,16 @@ def test_binding_wider_than_loopback_needs_a_key(start):
     assert result.returncode == 2 and "--api-key" in result.stderr and "--insecure" in result.stderr
 
 
+@pytest.mark.parametrize("arguments,environment", [(["--uds", ""], {}), ([], {"DEEPSEEK_EDGE_UDS": ""})])
+def test_an_empty_socket_path_is_refused(arguments, environment):
+    """The system would listen on a name without a file, open to every user of the machine."""
+    import os
+    import subprocess
+    command = [os.environ["DSE_BINARY"], "serve", "--model", os.environ["DSE_TEST_MODEL"], "--port", "0", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+    assert result.returncode == 2 and "--uds" in result.stderr, result
+
+
 # ---- browsers
 
 @pytest.mark.parametrize("host,allowed", [
