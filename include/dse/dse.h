@@ -211,6 +211,8 @@ void dse_engine_free(struct dse_engine *engine);
 void dse_engine_get_plan(const struct dse_engine *engine, struct dse_memory_plan *plan);
 struct dse_model *dse_engine_model(const struct dse_engine *engine); /* borrowed */
 
+/* False when a file of the model was truncated under us: every submit is refused then. Never waits for a step. */
+bool dse_engine_usable(const struct dse_engine *engine);
 /* Returns at once. DSE_ERR_TOO_LONG: err->need is prompt tokens, err->have the context. DSE_ERR_BUSY: queue full.
  * DSE_ERR_NO_MEMORY: could never fit the pool. After DSE_OK exactly one FINISH event comes per choice. */
 DSE_MUST_CHECK enum dse_status dse_engine_submit(struct dse_engine *engine, const struct dse_request *request,

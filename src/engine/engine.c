@@ -314,12 +314,17 @@ static uint64_t post(struct dse_engine *engine, struct dse_task *task)
     return id;
 }
 
+bool dse_engine_usable(const struct dse_engine *engine)
+{
+    return !atomic_load(&engine->broken) && dse_model_intact(engine->model);
+}
+
 enum dse_status dse_engine_submit(struct dse_engine *engine, const struct dse_request *request, uint64_t *id,
                                   struct dse_error *err)
 {
     struct dse_task *task = NULL;
     enum dse_status status = DSE_OK;
-    if (atomic_load(&engine->broken) || !dse_model_intact(engine->model))
+    if (!dse_engine_usable(engine))
         status = dse_fail_at(err, DSE_ERR_UNAVAILABLE, engine->model->info.path, -1,
                              "model file %s was truncated while in use", engine->model->info.path);
     if (status == DSE_OK) status = take_place(engine, err);

@@ -59,6 +59,10 @@ enum dse_status dse_tokenizer_from_model(const struct dse_model_file *file, stru
                              "\"%.200s\" has no tokenizer.json beside it; copy it from where the model came from",
                              file->path ? file->path : "");
     if (status == DSE_OK) status = dse_tokenizer_create(&parts.def, out, err);
+    if (status != DSE_OK && err != NULL && file->path != NULL && strstr(err->message, file->path) == NULL) {
+        const struct dse_error cause = *err;
+        (void)dse_fail_at(err, status, file->path, cause.offset, "%s: %s", file->path, cause.message);
+    }
     dse_free(parts.tokens);
     dse_free(parts.kinds);
     dse_free(parts.merges);

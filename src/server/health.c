@@ -1,4 +1,6 @@
 /* /health, /ready, /version, /slots. On the I/O thread: never wait for the engine. */
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "server/errors.h"
@@ -7,7 +9,9 @@
 static const char *state(struct dse_server *server)
 {
     if (atomic_load(&server->draining)) return "draining";
-    return atomic_load(&server->served) ? "ok" : "loading";
+    struct dse_served *served = atomic_load(&server->served);
+    if (served == NULL) return "loading";
+    return dse_engine_usable(served->engine) ? "ok" : "failed";
 }
 
 /* Alive: 200 whatever the engine does. */
@@ -19,9 +23,10 @@ void dse_handle_health(struct dse_server *server, struct dse_http_exchange *x)
 /* Able to take work. */
 void dse_handle_ready(struct dse_server *server, struct dse_http_exchange *x)
 {
-    bool ready = atomic_load(&server->served) && !atomic_load(&server->draining);
+    const char *now = state(server);
+    bool ready = strcmp(now, "ok") == 0;
     if (!ready) dse_http_set_header(x, "Retry-After", "2");
-    dse_answer_json(server, x, ready ? 200 : 503, json_pack("{s:s}", "status", ready ? "ready" : state(server)));
+    dse_answer_json(server, x, ready ? 200 : 503, json_pack("{s:s}", "status", ready ? "ready" : now));
 }
 
 void dse_handle_version(struct dse_server *server, struct dse_http_exchange *x)

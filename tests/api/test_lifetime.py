@@ -1,12 +1,13 @@
 """Clients that leave, servers that are busy, loading or stopping; pings."""
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
 
 import pytest
-from conftest import post_bytes, read_all
+from conftest import DATA, Server, post_bytes, read_all
 
 CHAT = "/v1/chat/completions"
 LONG = {"messages": [{"role": "user", "content": "Tell a story"}], "max_tokens": 4000, "ignore_eos": True}
@@ -14,7 +15,6 @@ LONG = {"messages": [{"role": "user", "content": "Tell a story"}], "max_tokens":
 
 @pytest.fixture(scope="module")
 def busy_server():
-    from conftest import Server
     server = Server("--max-model-len", "4096", "--max-concurrent", "2", "--chunk-tokens", "64")
     yield server
     assert server.stop() == 0
@@ -172,7 +172,6 @@ def test_probes_do_not_follow_the_text(start):
 
 def test_health_while_loading():
     """The front answers before the model is there; work is refused with a hint when to come back."""
-    from conftest import Server
     server = Server("--max-model-len", "256", wait="listening")
     states = set()
     while True:
@@ -264,3 +263,17 @@ def test_many_clients_that_come_and_go(busy_server):
         assert server.wait_idle()
     wait_for(lambda: memory() <= rest)
     assert server.metric("kv_blocks_used") == 0
+
+
+def test_a_server_whose_model_file_was_cut_short_is_not_ready(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes((DATA / "reference" / "gguf" / "llama_linear.gguf").read_bytes())
+    server = Server("--max-model-len", "256", "--pack-cache", "off", model=path)
+    try:
+        assert server.get("/ready").status == 200
+        os.truncate(path, path.stat().st_size - 1)
+        assert server.get("/ready").status == 503 and server.get("/ready").json == {"status": "failed"}
+        assert server.post("/v1/completions", {"prompt": [1, 2, 3], "max_tokens": 2}).status == 503
+        assert server.get("/health").status == 200
+    finally:
+        server.stop()

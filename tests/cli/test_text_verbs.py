@@ -82,3 +82,14 @@ def test_a_tokenizer_must_be_named_and_exist(program, tmp_path):
     program.fails(3, "tokenize", tmp_path / "none.json", "x", says=["none.json"])
     program.fails(2, "tokenize", "x", says=["--tokenizer"])
     program.fails(3, "tokenize", "--tokenizer", tmp_path / "none.json", "x", says=["none.json"])
+
+
+def test_a_fault_of_a_tokenizer_names_its_file(program, data, unpacked, tmp_path):
+    good = json.loads((unpacked / "tokenizers" / "qwen3" / "tokenizer.json").read_text())
+    vocabulary, merges = good["model"]["vocab"], good["model"]["merges"]
+    faults = {"merges": [["no", "such merge"]] + merges, "vocab": {**vocabulary, "no gap": len(vocabulary) + 1000000}}
+    for key, value in faults.items():
+        path = tmp_path / key / "tokenizer.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps({**good, "model": {**good["model"], key: value}}))
+        program.fails(4, "tokenize", "--tokenizer", path, "--json", stdin='{"text":"a"}\n', says=[str(path)])
