@@ -196,6 +196,7 @@ void dse_help_man(FILE *out)
           ".SH EXIT STATUS\n.TP\n0\nsuccess\n.TP\n1\nfailure\n.TP\n2\nwrong use\n.TP\n3\nmodel not found\n.TP\n4\n"
           "model unsupported, corrupt, or cut short while in use\n.TP\n5\nwill not fit in memory\n.TP\n6\ndevice "
           "unavailable\n.TP\n7\n"
-          "port busy or server unreachable\n.TP\n130, 143\nended by SIGINT, SIGTERM; serve ends with 0 when it has drained after SIGTERM\n",
+          "port busy or server unreachable\n.TP\n130, 143\nended by SIGINT, SIGTERM; serve ends with 0 when it has\n"
+          "drained after SIGTERM\n",
           out);
 }
