@@ -22,7 +22,7 @@ static void on_tool(void *user, const struct dse_tool_event *event)
 static uint32_t count_characters(const char *text, size_t bytes)
 {
     uint32_t n = 0;
-    for (size_t i = 0; i < bytes; i++)
+    for (size_t i = 0; text != NULL && i < bytes; i++) /* NULL: a token without text */
         n += ((unsigned char)text[i] & 0xC0) != 0x80;
     return n;
 }
