@@ -2,8 +2,8 @@
  *
  * The pool is counted in full although the system hands out its pages as they are first used: what was planned must
  * still be there when the last sequence grows to its end. What a system reports as available includes the page cache
- * and so the weights that are mapped from the pack cache, which every step reads: sizes that nobody asked for leave
- * them there.
+ * and so the weights that are mapped from the pack cache. Those that every step reads have to fit as well; experts need
+ * not, but sizes that nobody asked for leave them where they are.
  */
 #include "engine/budget.h"
 
@@ -20,8 +20,10 @@
 struct budget {
     const struct dse_model *model;
     uint64_t block_bytes, scratch_bytes;
-    uint64_t bytes; /* that kv and scratch may take together */
-    uint64_t spare; /* what is left of them beside mapped weights, at least a part when those are larger than memory */
+    uint64_t total; /* that may be used */
+    uint64_t core;  /* mapped weights that every step reads */
+    uint64_t bytes; /* beside them, for kv and scratch together */
+    uint64_t spare; /* what is left of that beside experts, at least a part when those are larger than memory */
 };
 
 static uint64_t sum(uint64_t a, uint64_t b)
@@ -84,20 +86,22 @@ static enum dse_status too_large(const struct budget *b, int64_t context, uint64
 {
     int64_t fits = largest_context(b, context, b->bytes);
     const double mib = 1024.0 * 1024.0;
+    const char *what = b->core > 0 ? "weights, KV cache and scratch" : "KV cache and scratch";
     enum dse_status status;
+    need = sum(need, b->core);
     if (fits > 0)
-        status = dse_fail(err, DSE_ERR_NO_MEMORY,
-                          "KV cache and scratch for a context of %lld tokens need %.1f MiB, %.1f MiB may be used (%s): "
-                          "use --ctx-size %lld",
-                          (long long)context, (double)need / mib, (double)b->bytes / mib, reason, (long long)fits);
+        status = dse_fail(
+            err, DSE_ERR_NO_MEMORY,
+            "%s for a context of %lld tokens need %.1f MiB, %.1f MiB may be used (%s): use --ctx-size %lld", what,
+            (long long)context, (double)need / mib, (double)b->total / mib, reason, (long long)fits);
     else
         status = dse_fail(err, DSE_ERR_NO_MEMORY,
-                          "KV cache and scratch for a context of %lld tokens need %.1f MiB, %.1f MiB may be used (%s), "
+                          "%s for a context of %lld tokens need %.1f MiB, %.1f MiB may be used (%s), "
                           "and no smaller context fits: lower --max-concurrent, free memory, or use a smaller model",
-                          (long long)context, (double)need / mib, (double)b->bytes / mib, reason);
+                          what, (long long)context, (double)need / mib, (double)b->total / mib, reason);
     if (err != NULL) {
         err->need = (int64_t)need;
-        err->have = (int64_t)b->bytes;
+        err->have = (int64_t)b->total;
     }
     return status;
 }
@@ -107,7 +111,7 @@ static uint64_t pool_blocks(const struct budget *b, int64_t context, int max_con
 {
     uint64_t one = (uint64_t)dse_kv_blocks_for(context);
     uint64_t all = one * (uint64_t)max_concurrent;
-    uint64_t share = b->bytes / POOL_SHARE / b->block_bytes;
+    uint64_t share = b->total / POOL_SHARE / b->block_bytes;
     uint64_t fits = b->spare > b->scratch_bytes ? (b->spare - b->scratch_bytes) / b->block_bytes : 0;
     uint64_t blocks = all < share ? all : share;
     if (blocks > fits) blocks = fits;
@@ -159,9 +163,12 @@ enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_
     uint64_t mapped = model->info.resident_bytes == 0 ? model->weights.storage_bytes : 0;
     struct budget b = {.model = model,
                        .block_bytes = model->kv_layout.block_bytes,
-                       .bytes = fraction_of(limit.available_bytes, fraction)};
+                       .total = fraction_of(limit.available_bytes, fraction)};
+    const uint64_t experts = mapped > 0 ? model->info.expert_bytes : 0;
+    b.core = mapped - experts;
+    b.bytes = b.total > b.core ? b.total - b.core : 0;
     b.spare = b.bytes / POOL_SHARE;
-    if (b.bytes > mapped && b.bytes - mapped > b.spare) b.spare = b.bytes - mapped;
+    if (b.bytes > experts && b.bytes - experts > b.spare) b.spare = b.bytes - experts;
     status = dse_forward_plan(model, sizes->max_rows, sizes->max_out, &b.scratch_bytes, err);
     if (status != DSE_OK) return status;
     int64_t context = o->context_length > 0 ? o->context_length : model->file->config.context_length;
@@ -183,7 +190,7 @@ enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_
             const double mib = 1024.0 * 1024.0;
             (void)dse_fail_at(err, DSE_ERR_NO_MEMORY, "kv_bytes", -1,
                               "a KV pool of %.1f MiB and scratch of %.1f MiB do not fit the %.1f MiB that may be used "
-                              "(%s): use --kv-cache-memory %llu or less",
+                              "beside the weights (%s): use --kv-cache-memory %llu or less",
                               (double)kv / mib, (double)b.scratch_bytes / mib, (double)b.bytes / mib, limit.reason,
                               (unsigned long long)(b.bytes - b.scratch_bytes));
             err->need = (int64_t)(kv + b.scratch_bytes);
@@ -202,7 +209,7 @@ enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_
         .expert_bytes = model->info.expert_bytes,
         .total_bytes = model->info.resident_bytes + mapped + kv + b.scratch_bytes,
         /* resident weights are in memory already and no longer part of what is available; mapped ones still are */
-        .available_bytes = sum(b.bytes, model->info.resident_bytes),
+        .available_bytes = sum(b.total, model->info.resident_bytes),
         .available_reason = limit.reason,
         .context_length = context,
         .kv_tokens = (int64_t)blocks * DSE_KV_BLOCK_TOKENS,

@@ -179,7 +179,6 @@ static void keep_core(struct dse_engine *engine)
     struct dse_memory_plan *plan = &engine->sizes.plan;
     const struct dse_model *model = engine->model;
     if (plan->mapped_weight_bytes == 0 || plan->total_bytes <= plan->available_bytes) return;
-    if (plan->total_bytes - plan->expert_bytes > plan->available_bytes) return;
     if (model->device->ops->keep(model->device, &model->weights))
         plan->locked_bytes = plan->mapped_weight_bytes - plan->expert_bytes;
 }

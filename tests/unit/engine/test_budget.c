@@ -12,6 +12,7 @@
 #include "engine/bench.h"
 #include "engine/budget.h"
 #include "engine/kv_pool.h"
+#include "engine/model.h"
 #include "engine_support.h"
 #include "quant/types.h"
 
@@ -143,19 +144,31 @@ static void plan_leaves_mapped_weights_their_memory_unless_told_otherwise(void *
     assert_int_equal(sizes.n_blocks, 7);
     assert_true(sizes.plan.total_bytes <= sizes.plan.available_bytes);
 
-    /* an explicit context may take their place, and the plan shows it */
+    /* an explicit context may not take their place: every step would read them from the file again */
     options.context_length = 1024;
-    available = scratch + 32 * block_bytes;
+    available = mapped + scratch + 32 * block_bytes;
     assert_int_equal(dse_budget_plan(model, &options, machine(available), &sizes, &error), DSE_OK);
     assert_int_equal(sizes.n_blocks, 32);
     assert_int_equal(sizes.plan.mapped_weight_bytes, mapped);
-    assert_true(sizes.plan.total_bytes > sizes.plan.available_bytes);
+    assert_int_equal(sizes.plan.total_bytes, sizes.plan.available_bytes);
+    assert_int_equal(dse_budget_plan(model, &options, machine(available - 1), &sizes, &error), DSE_ERR_NO_MEMORY);
+    assert_int_equal(error.need, available);
+    assert_int_equal(error.have, available - 1);
+    assert_non_null(strstr(error.message, "weights, KV cache and scratch"));
+    assert_non_null(strstr(error.message, "--ctx-size 992"));
 
-    /* weights larger than memory: a part of it by default */
+    /* weights larger than memory */
     options.context_length = 0;
-    available = mapped < 4 * (scratch + 3 * block_bytes) ? mapped : 4 * (scratch + 3 * block_bytes);
+    assert_int_equal(dse_budget_plan(model, &options, machine(mapped - 1), &sizes, &error), DSE_ERR_NO_MEMORY);
+    assert_true(error.need > error.have);
+    assert_int_equal(error.have, mapped - 1);
+
+    /* experts need not fit, and leave a part of the memory by default */
+    model->weights.storage_bytes = mapped + 1000 * MIB;
+    model->info.expert_bytes = model->weights.storage_bytes - 5 * block_bytes;
+    available = 5 * block_bytes + 4 * (scratch + 3 * block_bytes);
     assert_int_equal(dse_budget_plan(model, &options, machine(available), &sizes, &error), DSE_OK);
-    assert_true(sizes.plan.context_length > 0);
+    assert_true(sizes.plan.context_length >= 3 * 32);
     assert_true(sizes.plan.total_bytes > sizes.plan.available_bytes);
     dse_model_unref(model);
     (void)snprintf(command, sizeof command, "rm -rf %s", folder);
