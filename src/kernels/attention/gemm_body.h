@@ -71,7 +71,7 @@ DSE_INLINE void product(const float *a, size_t a_stride, size_t n_columns, const
     size_t n_tiles = (n_columns + MAX_COLUMNS - 1) / MAX_COLUMNS;
     size_t element = half ? sizeof(uint16_t) : sizeof(float), step;
     for (size_t j = 0; j < n; j += step) {
-        int vectors = n_columns <= MAX_COLUMNS_OF_TWO && j + 32 <= n ? 2 : 1;
+        int vectors = n_columns <= n_tiles * MAX_COLUMNS_OF_TWO && j + 32 <= n ? 2 : 1;
         const uint8_t *bj = (const uint8_t *)b + j * element;
         step = 16 * (size_t)vectors;
         for (size_t t = 0, c = 0, columns; t < n_tiles; t++, c += columns) {

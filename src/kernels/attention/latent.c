@@ -33,8 +33,7 @@ static void widen(const struct dse_attention_ops *ops, const struct dse_kv_layou
 }
 
 /* n rows from a key on, in place where they lie together in a type that the product takes and, for values, are whole
- * vectors; else in f32 in the scratch block. The n_next rows after them are asked for, but for those
- * in place, which lie in one stretch. */
+ * vectors; else in f32 in the scratch block, while the n_next rows after them are asked for. */
 static struct dse_attention_operand prepare(const struct dse_attention_ops *ops, const struct dse_attention_tile *tile,
                                             size_t key, size_t n, size_t n_next, bool values)
 {
