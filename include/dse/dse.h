@@ -64,7 +64,6 @@ struct dse_model_info {
     int n_layers, n_vocab, n_threads, n_embd;
     uint64_t file_bytes;     /* weights in the file */
     uint64_t resident_bytes; /* packed weights in anonymous memory (0 when mapped from the pack cache) */
-    uint64_t expert_bytes;   /* of the packed weights: experts, of which a token reads those that its router chose */
     uint64_t kv_bytes_per_token;
     const char *device_name; /* "cpu" */
 };

@@ -243,7 +243,7 @@ static enum dse_status plan_matrices(struct loader *loader, struct pack_plan *pl
     if (loader->sources == NULL || loader->entries == NULL)
         return dse_fail_memory(err, loader->n * sizeof *loader->entries, "the table of matrices");
     add_all(loader);
-    size_t bytes = 0, expert_offset = SIZE_MAX;
+    size_t bytes = 0;
     for (size_t i = 0; i < loader->n; i++) {
         const struct cpu_source *source = &loader->sources[i];
         const struct dse_tensor *tensor = source->tensor;
@@ -262,16 +262,16 @@ static enum dse_status plan_matrices(struct loader *loader, struct pack_plan *pl
                                                  .cols = shape.cols,
                                                  .offset = offset,
                                                  .bytes = size};
-        if (i == loader->first_expert) expert_offset = offset;
         loader->n_units += dse_cpu_source_units(source);
         size_t scratch = dse_cpu_source_scratch(source);
         if (scratch > loader->scratch_floats) loader->scratch_floats = scratch;
     }
-    *plan = (struct pack_plan){.entries = loader->entries,
-                               .n_entries = loader->n,
-                               .data_bytes = bytes,
-                               .core_bytes = expert_offset < bytes ? expert_offset : bytes,
-                               .check_bytes = bytes};
+    *plan = (struct pack_plan){
+        .entries = loader->entries,
+        .n_entries = loader->n,
+        .data_bytes = bytes,
+        .core_bytes = loader->first_expert < loader->n ? loader->entries[loader->first_expert].offset : bytes,
+        .check_bytes = bytes};
     if (loader->scratch_floats == 0) return DSE_OK;
     size_t floats = 0;
     if (dse_mul_size(loader->scratch_floats, (size_t)dse_pool_threads(loader->pool), &floats) &&

@@ -34,9 +34,9 @@ struct pack_plan {
     size_t n_entries;
     size_t data_bytes;
     size_t core_bytes; /* what every token needs, in front; behind it experts, from the beginning of a chunk on */
-    size_t
-        check_bytes; /* compared with their checksums when a file is opened, whole chunks: all, or the core of a model
-                         * that memory does not hold, of which experts that nobody chooses are never to be read */
+    /* Compared with their checksums when a file is opened, whole chunks: all, or the core of a model that memory does
+     * not hold, of which experts that nobody chooses are never to be read. */
+    size_t check_bytes;
 };
 
 struct pack_key {

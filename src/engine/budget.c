@@ -164,7 +164,7 @@ enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_
     struct budget b = {.model = model,
                        .block_bytes = model->kv_layout.block_bytes,
                        .total = fraction_of(limit.available_bytes, fraction)};
-    const uint64_t experts = mapped > 0 ? model->info.expert_bytes : 0;
+    const uint64_t experts = mapped > 0 ? model->weights.expert_bytes : 0;
     b.core = mapped - experts;
     b.bytes = b.total > b.core ? b.total - b.core : 0;
     b.spare = b.bytes / POOL_SHARE;
@@ -206,7 +206,7 @@ enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_
         .kv_bytes = kv,
         .scratch_bytes = b.scratch_bytes,
         .mapped_weight_bytes = mapped,
-        .expert_bytes = model->info.expert_bytes,
+        .expert_bytes = model->weights.expert_bytes,
         .total_bytes = model->info.resident_bytes + mapped + kv + b.scratch_bytes,
         /* resident weights are in memory already and no longer part of what is available; mapped ones still are */
         .available_bytes = sum(b.total, model->info.resident_bytes),

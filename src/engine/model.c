@@ -128,7 +128,6 @@ static void describe(struct dse_model *model)
     info->n_threads = model->device->pool != NULL ? dse_pool_threads(model->device->pool) : 1;
     info->file_bytes = file->weight_bytes + (config->n_mtp_used > 0 ? file->mtp_bytes : 0);
     info->resident_bytes = model->weights.resident_bytes;
-    info->expert_bytes = model->weights.expert_bytes;
     info->kv_bytes_per_token = model->kv_layout.block_bytes / DSE_KV_BLOCK_TOKENS;
     info->device_name = model->device->ops->name;
 }

@@ -165,7 +165,7 @@ static void plan_leaves_mapped_weights_their_memory_unless_told_otherwise(void *
 
     /* experts need not fit, and leave a part of the memory by default */
     model->weights.storage_bytes = mapped + 1000 * MIB;
-    model->info.expert_bytes = model->weights.storage_bytes - 5 * block_bytes;
+    model->weights.expert_bytes = model->weights.storage_bytes - 5 * block_bytes;
     available = 5 * block_bytes + 4 * (scratch + 3 * block_bytes);
     assert_int_equal(dse_budget_plan(model, &options, machine(available), &sizes, &error), DSE_OK);
     assert_true(sizes.plan.context_length >= 3 * 32);
