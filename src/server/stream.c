@@ -45,12 +45,16 @@ static void begin_chunk(struct dse_generation *g)
     put_head(g, &g->chunk, g->dialect->chunk_object);
 }
 
+/* Sends what was formatted; false: it is lost for want of memory. */
+static bool write_chunk(struct dse_generation *g)
+{
+    return !g->chunk.failed && dse_http_write(g->exchange, g->chunk.data, g->chunk.length) != DSE_ERR_NO_MEMORY;
+}
+
 /* A stream with a hole must not pass for a whole one. */
 static void send_formatted(struct dse_generation *g)
 {
-    if (atomic_load(&g->failed)) return;
-    bool lost = g->chunk.failed || dse_http_write(g->exchange, g->chunk.data, g->chunk.length) == DSE_ERR_NO_MEMORY;
-    if (!lost) return;
+    if (atomic_load(&g->failed) || write_chunk(g)) return;
     struct dse_error err;
     dse_fail_memory(&err, g->chunk.length, "a chunk of an answer");
     dse_generation_fail(g, NULL, &err);
@@ -147,8 +151,7 @@ void dse_stream_error(struct dse_generation *g, const struct dse_api_error *erro
     dse_buffer_puts(&g->chunk, "data: ");
     dse_put_error(&g->chunk, error);
     dse_buffer_puts(&g->chunk, "\n\n");
-    bool lost = g->chunk.failed || dse_http_write(g->exchange, g->chunk.data, g->chunk.length) == DSE_ERR_NO_MEMORY;
-    dse_http_end_stream(g->exchange, lost ? NO_MEMORY : DONE);
+    dse_http_end_stream(g->exchange, write_chunk(g) ? DONE : NO_MEMORY);
 }
 
 void dse_stream_end(struct dse_generation *g)
