@@ -23,7 +23,7 @@ struct probe {
 };
 
 /* Owned text, NULL when the rendering fails. Takes messages and tools. */
-static char *render(struct probe *probe, json_t *messages, json_t *tools, bool prompt)
+static char *render(const struct probe *probe, json_t *messages, json_t *tools, bool prompt)
 {
     struct dse_template_inputs inputs = {.messages = messages,
                                          .tools = tools,
@@ -56,7 +56,7 @@ static json_t *call_history(bool object, bool null_content)
 }
 
 /* The arguments arrive as JSON text, not quoted again and not as Python's repr. */
-static bool takes_arguments(struct probe *probe, bool object, bool null_content)
+static bool takes_arguments(const struct probe *probe, bool object, bool null_content)
 {
     char *text = render(probe, call_history(object, null_content), NULL, true);
     bool good = object ? has(text, MARK_KEY) && has(text, MARK_VALUE) && !has(text, "'" MARK_KEY "'")
@@ -67,7 +67,7 @@ static bool takes_arguments(struct probe *probe, bool object, bool null_content)
     return good;
 }
 
-static void probe_calls(struct probe *probe, struct dse_template_traits *traits)
+static void probe_calls(const struct probe *probe, struct dse_template_traits *traits)
 {
     bool known = false;
     /* null first: V3's template shows calls only then. */
@@ -81,7 +81,7 @@ static void probe_calls(struct probe *probe, struct dse_template_traits *traits)
     dse_free(text);
 }
 
-static void probe_tools(struct probe *probe, struct dse_template_traits *traits)
+static void probe_tools(const struct probe *probe, struct dse_template_traits *traits)
 {
     json_t *tools = json_pack("[{s:s,s:{s:s,s:s,s:{s:s,s:{}}}}]", "type", "function", "function", "name",
                               "probe_tool_7", "description", "d", "parameters", "type", "object", "properties");
@@ -90,7 +90,7 @@ static void probe_tools(struct probe *probe, struct dse_template_traits *traits)
     dse_free(text);
 }
 
-static void probe_thinking(struct probe *probe, struct dse_template_traits *traits)
+static void probe_thinking(const struct probe *probe, struct dse_template_traits *traits)
 {
     const char *source = probe->tmpl->source;
     traits->has_thinking = has(source, "<think>") || has(source, "</think>") || has(source, "enable_thinking");
