@@ -134,7 +134,7 @@ struct dse_event {
     float logprob;
     int n_top;
     const struct dse_token_logprob *top; /* borrowed during the call */
-    int n_processed, n_prompt;           /* PROGRESS */
+    int n_processed, n_prompt, n_cached; /* PROGRESS; of n_processed, n_cached came from the prefix cache */
     enum dse_finish finish;              /* FINISH */
     struct dse_timings timings;          /* FINISH */
     const struct dse_error *error;       /* FINISH with DSE_FINISH_ERROR */
@@ -162,6 +162,12 @@ struct dse_request {
     struct dse_grammar *grammar; /* referenced by submit; NULL: free text */
     int grammar_after_token;     /* constraint starts after this token was produced; -1: from the start */
     int priority;                /* higher first; 0 */
+    /* Requests share computed beginnings of prompts only with those of equal salt (any bytes, borrowed during the call)
+     * and adapter (0: none). Give clients that should not learn of each other's prompts, by the time a prompt takes,
+     * different salts. */
+    const void *cache_salt;
+    size_t cache_salt_bytes;
+    uint64_t adapter_identity; /* of whatever else changes the keys and values: adapters with their scales */
     dse_event_fn *on_event;
     void *user;
 };
@@ -178,6 +184,10 @@ struct dse_engine_options {
     int chunk_tokens;       /* prompt tokens per step, 0: default (512) */
     double memory_fraction; /* of available memory that the plan may use; 0: 0.9 */
     bool warmup;            /* touch the weights that every token uses before the first request */
+    /* Keep the blocks of prompts and answers in the pool until they are needed, and begin with them the prompts that
+     * begin the same. Changes no result. */
+    bool prefix_caching;
+    uint64_t prefix_cache_bytes; /* kept for no running request; 0: as much as the pool has */
 };
 
 /* The memory plan; `serve` prints it at start. */

@@ -14,13 +14,17 @@
     X(REQUESTS_FAILED, "requests_failed_total", "Requests that ended with an error")                                   \
     X(REQUESTS_REJECTED, "requests_rejected_total", "Requests refused by admission")                                   \
     X(STEPS, "steps_total", "Forward passes")                                                                          \
-    X(STEP_NS, "step_nanoseconds_total", "Time spent in forward passes")
+    X(STEP_NS, "step_nanoseconds_total", "Time spent in forward passes")                                               \
+    X(PREFIX_QUERY_TOKENS, "prefix_cache_query_tokens_total", "Prompt tokens looked up in the prefix cache")           \
+    X(PREFIX_HIT_TOKENS, "prefix_cache_hit_tokens_total", "Prompt tokens found there and not computed")                \
+    X(PREFIX_EVICTIONS, "prefix_cache_evictions_total", "KV blocks that the prefix cache gave up")
 
 /* Gauges are set to the present value. */
 #define DSE_GAUGES(X)                                                                                                  \
     X(REQUESTS_RUNNING, "requests_running", "Requests in the batch")                                                   \
     X(REQUESTS_WAITING, "requests_waiting", "Requests in the queue")                                                   \
     X(KV_BLOCKS_USED, "kv_blocks_used", "KV blocks in use")                                                            \
+    X(KV_BLOCKS_CACHED, "kv_blocks_cached", "KV blocks that only the prefix cache holds, free for any request")        \
     X(KV_BLOCKS_TOTAL, "kv_blocks", "KV blocks in the pool")                                                           \
     X(WEIGHT_BYTES, "weight_bytes", "Bytes of the model's weights")                                                    \
     X(KV_BYTES, "kv_bytes", "Bytes of the KV pool")                                                                    \

@@ -15,6 +15,8 @@ void dse_cli_engine_options(const struct dse_options *options, int max_concurren
         .kv_bytes = (uint64_t)dse_opt_int(options, DSE_OPT_KV_MEMORY),
         .chunk_tokens = (int)dse_opt_int(options, DSE_OPT_CHUNK),
         .memory_fraction = dse_opt_real(options, DSE_OPT_MEMORY_FRACTION),
+        .prefix_caching = dse_opt_flag(options, DSE_OPT_PREFIX_CACHING),
+        .prefix_cache_bytes = (uint64_t)dse_opt_int(options, DSE_OPT_PREFIX_MEMORY),
         .warmup = dse_opt_flag(options, DSE_OPT_WARMUP),
     };
 }

@@ -12,6 +12,7 @@
 #include "base/counters.h"
 #include "base/log.h"
 #include "engine/engine_internal.h"
+#include "engine/prefix_scope.h"
 
 /* Prompts begin with small steps: how fast the machine is shows after the first. */
 #define FIRST_PREFILL_TOKENS 32
@@ -22,6 +23,7 @@ static void publish_gauges(struct dse_engine *engine)
     dse_gauge_set(DSE_GAUGE_REQUESTS_RUNNING, s->n_running);
     dse_gauge_set(DSE_GAUGE_REQUESTS_WAITING, s->n_waiting);
     dse_gauge_set(DSE_GAUGE_KV_BLOCKS_USED, dse_kv_pool_used(&s->pool));
+    dse_gauge_set(DSE_GAUGE_KV_BLOCKS_CACHED, s->pool.cache.n_parked);
 }
 
 void dse_engine_unregister(struct dse_engine *engine, struct dse_task *task)
@@ -159,6 +161,19 @@ static enum dse_status take_buffers(struct dse_engine *engine, struct dse_error 
     return DSE_OK;
 }
 
+/* Without the bound that was asked for, all of the pool may be remembered. */
+static enum dse_status start_cache(struct dse_engine *engine, const struct dse_engine_options *options,
+                                   struct dse_error *err)
+{
+    struct dse_kv_pool *pool = &engine->scheduler.pool;
+    if (options == NULL || !options->prefix_caching) return DSE_OK;
+    uint64_t blocks = (uint64_t)pool->n_blocks;
+    if (options->prefix_cache_bytes > 0 && options->prefix_cache_bytes / pool->layout.block_bytes < blocks)
+        blocks = options->prefix_cache_bytes / pool->layout.block_bytes;
+    dse_prefix_model(engine->model, engine->model_identity);
+    return dse_kv_pool_cache(pool, (int)blocks, err);
+}
+
 /* One row through all layers and the head: pages of the weights come in before the first client waits for them. */
 static void warm_up(struct dse_engine *engine)
 {
@@ -198,6 +213,7 @@ enum dse_status dse_engine_create(struct dse_model *model, const struct dse_engi
 
     enum dse_status status = dse_budget_plan(model, options, dse_cgroup_memory_limit(""), &engine->sizes, err);
     if (status == DSE_OK) status = take_buffers(engine, err);
+    if (status == DSE_OK) status = start_cache(engine, options, err);
     if (status != DSE_OK) goto fail;
     keep_core(engine);
     engine->prefill_tokens = engine->sizes.chunk_tokens < FIRST_PREFILL_TOKENS ? engine->sizes.chunk_tokens
@@ -336,6 +352,8 @@ enum dse_status dse_engine_submit(struct dse_engine *engine, const struct dse_re
         if (status != DSE_ERR_INVALID) dse_counter_add(DSE_COUNTER_REQUESTS_REJECTED, 1);
         return status;
     }
+    const struct dse_prefix_scope scope = dse_prefix_scope_of(engine->model_identity, request);
+    dse_task_set_scope(task, &scope);
     task->submitted_ns = dse_clock_ns();
     uint64_t number = post(engine, task);
     if (number == 0) {

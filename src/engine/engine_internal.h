@@ -31,7 +31,8 @@ struct dse_engine {
     bool cancel_pending, stopping;
     uint64_t next_id;
 
-    atomic_bool broken; /* the model file was truncated: nothing runs any more */
+    uint64_t model_identity[2]; /* for the prefix cache; constant */
+    atomic_bool broken;         /* the model file was truncated: nothing runs any more */
 
     /* The engine thread's own. */
     struct dse_scheduler scheduler;

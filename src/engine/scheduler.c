@@ -85,20 +85,53 @@ static int blocks_to_promise(const struct dse_sequence *sequence)
     return dse_kv_blocks_for(stored);
 }
 
+/* Tokens of the lead that need not be computed if they are in the cache: not the last, whose logits are wanted, and not
+ * those whose logits are promised to the client. Choices that have parted begin with what they have in common. */
+static int reusable_tokens(const struct dse_sequence *lead)
+{
+    const struct dse_task *task = lead->task;
+    int tokens = (task->n_open == 1 ? lead->n_tokens : task->n_prompt) - 1;
+    if (task->prompt_logprobs && task->n_announced < task->n_prompt && tokens > task->n_announced - 1)
+        tokens = task->n_announced - 1;
+    return tokens;
+}
+
+static void release_task(struct dse_scheduler *s, struct dse_task *task)
+{
+    for (int i = 0; i < task->n_choices; i++)
+        dse_kv_release(&s->pool, &task->sequences[i].kv);
+}
+
 static bool promise_task(struct dse_scheduler *s, struct dse_task *task)
 {
     const int shared = task->n_prompt / DSE_KV_BLOCK_TOKENS;
-    const struct dse_sequence *lead = first_open(task);
+    struct dse_sequence *lead = first_open(task);
+    /* First, so that what is found is not taken away for the promise. */
+    dse_kv_attach(&s->pool, &lead->kv, lead->tokens, reusable_tokens(lead));
     for (int i = 0; i < task->n_choices; i++) {
         struct dse_sequence *sequence = &task->sequences[i];
         if (sequence->done || (sequence != lead && task->max_new == 0)) continue;
-        int blocks = blocks_to_promise(sequence) - (sequence == lead ? 0 : shared);
+        int blocks = blocks_to_promise(sequence) - (sequence == lead ? lead->kv.n_blocks : shared);
         if (dse_kv_promise(&s->pool, &sequence->kv, blocks)) continue;
-        while (i-- > 0)
-            dse_kv_release(&s->pool, &task->sequences[i].kv);
+        release_task(s, task);
         return false;
     }
     return true;
+}
+
+/* What was found for a task that is admitted. */
+static void note_reuse(struct dse_scheduler *s, struct dse_task *task)
+{
+    const int found = first_open(task)->kv.length;
+    /* One that was set back may find all of its prompt, and more. */
+    if (found >= task->n_prompt) task->prefilled = true;
+    if (found > atomic_load_explicit(&task->shown_processed, memory_order_relaxed))
+        atomic_store_explicit(&task->shown_processed, found < task->n_prompt ? found : task->n_prompt,
+                              memory_order_relaxed);
+    if (task->admitted_ns != 0 || s->pool.cache.n_blocks == 0) return;
+    task->n_cached = found;
+    dse_counter_add(DSE_COUNTER_PREFIX_QUERY_TOKENS, (uint64_t)task->n_prompt);
+    dse_counter_add(DSE_COUNTER_PREFIX_HIT_TOKENS, (uint64_t)found);
 }
 
 void dse_scheduler_admit(struct dse_scheduler *s, uint64_t now_ns)
@@ -114,6 +147,7 @@ void dse_scheduler_admit(struct dse_scheduler *s, uint64_t now_ns)
         s->running[s->n_running++] = task;
         s->n_sequences += task->n_open;
         atomic_store_explicit(&task->running, true, memory_order_relaxed);
+        note_reuse(s, task);
         if (task->admitted_ns == 0) {
             task->admitted_ns = now_ns;
             dse_histogram_observe(DSE_HISTOGRAM_QUEUE, (double)(now_ns - task->submitted_ns) * 1e-9);
@@ -124,8 +158,7 @@ void dse_scheduler_admit(struct dse_scheduler *s, uint64_t now_ns)
 /* Back to the queue with everything it has said; prompt and output are computed again when there is room. */
 static void set_back(struct dse_scheduler *s, struct dse_task *task)
 {
-    for (int i = 0; i < task->n_choices; i++)
-        dse_kv_release(&s->pool, &task->sequences[i].kv);
+    release_task(s, task);
     task->prefilled = false;
     s->n_sequences -= task->n_open;
     remove_running(s, task);

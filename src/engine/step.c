@@ -38,7 +38,8 @@ static bool emit(struct dse_engine *engine, const struct dse_task *task, struct 
 static struct dse_timings timings_of(const struct dse_sequence *sequence, uint64_t now)
 {
     const struct dse_task *task = sequence->task;
-    struct dse_timings t = {.n_prompt = task->n_prompt, .n_generated = sequence->n_generated};
+    struct dse_timings t = {
+        .n_prompt = task->n_prompt, .n_cached = task->n_cached, .n_generated = sequence->n_generated};
     if (task->admitted_ns == 0) {
         t.queued_ns = now - task->submitted_ns;
         return t;
@@ -266,12 +267,15 @@ static void advance_spans(struct dse_engine *engine)
         struct dse_sequence *sequence = s->spans[i].sequence;
         struct dse_task *task = sequence->task;
         sequence->kv.length += s->spans[i].n_rows;
+        dse_kv_record(&s->pool, &sequence->kv, sequence->tokens);
         if (task->prefilled) continue;
         dse_counter_add(DSE_COUNTER_PROMPT_TOKENS, (uint64_t)s->spans[i].n_rows);
         if (sequence->kv.length > atomic_load_explicit(&task->shown_processed, memory_order_relaxed)) {
             atomic_store_explicit(&task->shown_processed, sequence->kv.length, memory_order_relaxed);
-            struct dse_event event = {
-                .kind = DSE_EVENT_PROGRESS, .n_processed = sequence->kv.length, .n_prompt = task->n_prompt};
+            struct dse_event event = {.kind = DSE_EVENT_PROGRESS,
+                                      .n_processed = sequence->kv.length,
+                                      .n_prompt = task->n_prompt,
+                                      .n_cached = task->n_cached};
             (void)emit(engine, task, &event);
         }
         if (sequence->kv.length >= task->n_prompt && !dse_scheduler_fork(s, task)) fail_broken_promise(engine, task);

@@ -64,6 +64,8 @@ static enum dse_status check_request(const struct dse_model *model, const struct
     if (status == DSE_OK) status = check_ids(r->stop_tokens, r->n_stop_tokens, n_vocab, "stop_tokens", err);
     if (status == DSE_OK && r->grammar != NULL)
         status = check_int(r->grammar_after_token, -1, n_vocab - 1, "grammar_after_token", err);
+    if (status == DSE_OK && r->cache_salt_bytes > 0 && r->cache_salt == NULL)
+        status = dse_fail_at(err, DSE_ERR_INVALID, "cache_salt", -1, "cache_salt has a length but no bytes");
     if (status == DSE_OK && r->sampling.n_logit_bias > 0 && r->sampling.logit_bias == NULL)
         status = dse_fail_at(err, DSE_ERR_INVALID, "logit_bias", -1, "logit_bias has a count but no entries");
     return status;
@@ -179,6 +181,12 @@ enum dse_status dse_task_create(struct dse_model *model, const struct dse_reques
     }
     *out = task;
     return DSE_OK;
+}
+
+void dse_task_set_scope(struct dse_task *task, const struct dse_prefix_scope *scope)
+{
+    for (int i = 0; i < task->n_choices; i++)
+        task->sequences[i].kv.chain.scope = *scope;
 }
 
 void dse_task_free(struct dse_task *task)

@@ -50,6 +50,7 @@ struct dse_task {
     bool prefilled; /* the prompt is computed and every choice has its own sequence */
     bool ignore_eos;
     int n_announced; /* prompt tokens whose logprob event is out */
+    int n_cached;    /* prompt tokens found in the prefix cache when it was first admitted */
     bool any_error, any_cancelled;
     int top_logprobs;
     int32_t *stops; /* ids of the model, then those of the request */
@@ -67,6 +68,9 @@ DSE_MUST_CHECK enum dse_status dse_task_create(struct dse_model *model, const st
                                                int64_t context_length, int pool_blocks, struct dse_task **out,
                                                struct dse_error *err);
 void dse_task_free(struct dse_task *task);
+
+/* Before the task is posted: what its tokens may be shared with. */
+void dse_task_set_scope(struct dse_task *task, const struct dse_prefix_scope *scope);
 
 /* Tokens whose keys a sequence stores when it has run to its end: the last generated one is not computed. */
 static inline int64_t dse_task_stored_tokens(const struct dse_task *task)

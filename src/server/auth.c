@@ -49,20 +49,24 @@ static unsigned key_difference(const char *key, const char *presented)
     return difference;
 }
 
-bool dse_auth_key_ok(const struct dse_auth *auth, const char *authorization, const char *api_key)
+const char *dse_auth_key_of(const struct dse_auth *auth, const char *authorization, const char *api_key)
 {
-    if (auth->n_keys == 0) return true;
     const char *presented[2] = {NULL, api_key};
     if (authorization && strncasecmp(authorization, "Bearer ", 7) == 0) {
         presented[0] = authorization + 7;
         while (*presented[0] == ' ')
             presented[0]++;
     }
-    bool ok = false;
+    const char *key = NULL;
     for (int p = 0; p < 2; p++)
         for (int i = 0; presented[p] && i < auth->n_keys; i++) /* all keys, no early end */
-            ok |= key_difference(auth->keys[i], presented[p]) == 0;
-    return ok;
+            if (key_difference(auth->keys[i], presented[p]) == 0) key = auth->keys[i];
+    return key;
+}
+
+bool dse_auth_key_ok(const struct dse_auth *auth, const char *authorization, const char *api_key)
+{
+    return auth->n_keys == 0 || dse_auth_key_of(auth, authorization, api_key) != NULL;
 }
 
 /* "127.0.0.1" but neither "127.evil.com" nor "127.0.0.1.evil.com". */

@@ -20,6 +20,8 @@ void dse_auth_deinit(struct dse_auth *auth);
 
 /* authorization: "Bearer KEY"; api_key: x-api-key. Either may be NULL. */
 bool dse_auth_key_ok(const struct dse_auth *auth, const char *authorization, const char *api_key);
+/* The key that such a request came with, borrowed; NULL when none is right, or none is needed. */
+const char *dse_auth_key_of(const struct dse_auth *auth, const char *authorization, const char *api_key);
 /* Host header of a request to a guarded server; NULL (HTTP/1.0) passes. */
 bool dse_auth_host_is_local(const char *host);
 /* May pages of this origin read our answers? */

@@ -217,6 +217,9 @@ enum dse_status dse_gen_params_parse(const json_t *root, int n_vocab, struct dse
     TRY(dse_param_bool(root, "skip_special_tokens", &params->skip_special_tokens, NULL, err));
     TRY(dse_param_string(root, "grammar", &params->grammar, &params->grammar_bytes, err));
     if (params->grammar && params->grammar_bytes == 0) params->grammar = NULL;
+    TRY(dse_param_string(root, "cache_salt", &params->cache_salt, NULL, err));
+    if (params->cache_salt && !*params->cache_salt)
+        return dse_fail_at(err, DSE_ERR_INVALID, "cache_salt", -1, "cache_salt must not be empty");
     return DSE_OK;
 }
 

@@ -28,6 +28,7 @@ struct dse_gen_params {
     int32_t stop_tokens[DSE_MAX_STOP_TOKENS];
     const char *grammar; /* NULL: none */
     size_t grammar_bytes;
+    const char *cache_salt; /* NULL: that of the key */
 };
 
 /* root: the request object, which must outlive *params. n_vocab bounds token ids. */
