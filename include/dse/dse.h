@@ -188,6 +188,10 @@ struct dse_engine_options {
      * begin the same. Changes no result. */
     bool prefix_caching;
     uint64_t prefix_cache_bytes; /* kept for no running request; 0: as much as the pool has */
+    /* NULL, or a folder where blocks also live as files, so that they outlast the pool and the process. Made if missing; must
+     * be private to its user; one engine at a time (DSE_ERR_BUSY). */
+    const char *prefix_cache_disk;
+    uint64_t prefix_cache_disk_bytes; /* of all files in it; 0: 4 GiB */
 };
 
 /* The memory plan; `serve` prints it at start. */
@@ -219,6 +223,11 @@ DSE_MUST_CHECK enum dse_status dse_engine_create(struct dse_model *model, const 
 void dse_engine_free(struct dse_engine *engine);
 void dse_engine_get_plan(const struct dse_engine *engine, struct dse_memory_plan *plan);
 struct dse_model *dse_engine_model(const struct dse_engine *engine); /* borrowed */
+
+/* Removes what a prefix cache on disk holds, of any model; not while an engine has it open (DSE_ERR_BUSY). Counts what was
+ * removed, also when it fails. Other files in the folder stay. */
+DSE_MUST_CHECK enum dse_status dse_prefix_cache_wipe(const char *folder, uint64_t *n_files, uint64_t *bytes,
+                                                     struct dse_error *err);
 
 /* False when a file of the model was truncated under us: every submit is refused then. Never waits for a step. */
 bool dse_engine_usable(const struct dse_engine *engine);

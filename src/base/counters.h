@@ -17,6 +17,9 @@
     X(STEP_NS, "step_nanoseconds_total", "Time spent in forward passes")                                               \
     X(PREFIX_QUERY_TOKENS, "prefix_cache_query_tokens_total", "Prompt tokens looked up in the prefix cache")           \
     X(PREFIX_HIT_TOKENS, "prefix_cache_hit_tokens_total", "Prompt tokens found there and not computed")                \
+    X(PREFIX_DISK_READS, "prefix_cache_disk_reads_total", "KV blocks read back from the prefix cache on disk")         \
+    X(PREFIX_DISK_WRITES, "prefix_cache_disk_writes_total", "KV blocks written to it")                                 \
+    X(PREFIX_DISK_EVICTIONS, "prefix_cache_disk_evictions_total", "Files it removed to make room")                     \
     X(PREFIX_EVICTIONS, "prefix_cache_evictions_total", "KV blocks that the prefix cache gave up")
 
 /* Gauges are set to the present value. */
@@ -25,6 +28,7 @@
     X(REQUESTS_WAITING, "requests_waiting", "Requests in the queue")                                                   \
     X(KV_BLOCKS_USED, "kv_blocks_used", "KV blocks in use")                                                            \
     X(KV_BLOCKS_CACHED, "kv_blocks_cached", "KV blocks that only the prefix cache holds, free for any request")        \
+    X(PREFIX_DISK_BYTES, "prefix_cache_disk_bytes", "Bytes of files of the prefix cache on disk")                      \
     X(KV_BLOCKS_TOTAL, "kv_blocks", "KV blocks in the pool")                                                           \
     X(WEIGHT_BYTES, "weight_bytes", "Bytes of the model's weights")                                                    \
     X(KV_BYTES, "kv_bytes", "Bytes of the KV pool")                                                                    \

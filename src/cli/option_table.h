@@ -12,6 +12,7 @@
 #define V_TEMPLATE     (1u << DSE_VERB_TEMPLATE)
 #define V_DEVICES      (1u << DSE_VERB_DEVICES)
 #define V_VERSION      (1u << DSE_VERB_VERSION)
+#define V_CACHE        (1u << DSE_VERB_CACHE)
 #define V_ENGINE_VERBS (V_RUN | V_SERVE)
 #define V_MODEL_VERBS  (V_RUN | V_SERVE | V_BENCH | V_EVAL)
 
@@ -42,6 +43,10 @@
       "keep KV blocks of prompts and answers until their memory is needed; prompts that begin the same begin there")   \
     X(PREFIX_MEMORY, "prefix-cache-memory", "", SIZE, "BYTES", "0", 0, INT64_MAX, NULL, V_ENGINE_VERBS,                \
       "of the KV pool, how much may stay filled for no running request; 0: all of it")                                 \
+    X(PREFIX_DISK, "prefix-cache-disk", "", STRING, "DIR", NULL, 0, 0, NULL, V_ENGINE_VERBS | V_CACHE,                 \
+      "keep those blocks in files too, which outlast a restart; made for you alone, prompts can be read out of it")    \
+    X(PREFIX_SPACE, "prefix-cache-space", "", SIZE, "BYTES", "4G", 1, INT64_MAX, NULL, V_ENGINE_VERBS,                 \
+      "most that the files there may take; those used last stay")                                                      \
     X(MEMORY_FRACTION, "memory-fraction", "--gpu-memory-utilization", REAL, "F", "0.9", 0.01, 1, NULL, V_ENGINE_VERBS, \
       "share of the available memory that the plan may use")                                                           \
     X(CHUNK, "chunk-tokens", "--max-num-batched-tokens", INT, "N", "512", 1, 8192, NULL,                               \

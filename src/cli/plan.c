@@ -17,6 +17,8 @@ void dse_cli_engine_options(const struct dse_options *options, int max_concurren
         .memory_fraction = dse_opt_real(options, DSE_OPT_MEMORY_FRACTION),
         .prefix_caching = dse_opt_flag(options, DSE_OPT_PREFIX_CACHING),
         .prefix_cache_bytes = (uint64_t)dse_opt_int(options, DSE_OPT_PREFIX_MEMORY),
+        .prefix_cache_disk = dse_opt_text(options, DSE_OPT_PREFIX_DISK),
+        .prefix_cache_disk_bytes = (uint64_t)dse_opt_int(options, DSE_OPT_PREFIX_SPACE),
         .warmup = dse_opt_flag(options, DSE_OPT_WARMUP),
     };
 }

@@ -13,7 +13,11 @@
 #include "base/log.h"
 #include "engine/engine_internal.h"
 #include "engine/prefix_scope.h"
+#include "engine/prefix_tier.h"
 
+/* Blocks that are in no file when the engine ends are written for so long. */
+#define SAVE_AT_END_NS            5000000000u
+#define DEFAULT_PREFIX_DISK_BYTES ((uint64_t)4 << 30)
 /* Prompts begin with small steps: how fast the machine is shows after the first. */
 #define FIRST_PREFILL_TOKENS 32
 
@@ -87,17 +91,51 @@ static void fail_all_truncated(struct dse_engine *engine)
     (void)dse_fail_at(&error, DSE_ERR_UNAVAILABLE, engine->model->info.path, -1,
                       "model file %s was truncated while in use: restart with a whole file", engine->model->info.path);
     dse_log(DSE_LOG_ERROR, "engine", "%s", error.message);
+    if (engine->disk != NULL) dse_prefix_tier_stop_saving(&engine->scheduler.pool);
     finish_all(engine, DSE_FINISH_ERROR, &error);
+}
+
+/* Runs on the thread of the disk tier. */
+static void on_disk_news(void *user)
+{
+    struct dse_engine *engine = user;
+    pthread_mutex_lock(&engine->lock);
+    engine->disk_news = true;
+    pthread_cond_signal(&engine->wake);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+static void save(struct dse_engine *engine)
+{
+    if (engine->disk != NULL) dse_prefix_tier_save(&engine->scheduler.pool, engine->disk);
+}
+
+/* What is in no file yet, before the memory goes. */
+static void save_rest(struct dse_engine *engine)
+{
+    const uint64_t end = dse_clock_ns() + SAVE_AT_END_NS;
+    if (engine->disk == NULL) return;
+    for (save(engine); engine->scheduler.pool.cache.unsaved >= 0 && dse_clock_ns() < end; save(engine)) {
+        struct timespec until;
+        (void)clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        pthread_mutex_lock(&engine->lock);
+        while (!engine->disk_news && pthread_cond_timedwait(&engine->wake, &engine->lock, &until) == 0)
+            ;
+        engine->disk_news = false;
+        pthread_mutex_unlock(&engine->lock);
+    }
 }
 
 /* Sleeps while there is nothing to do. Moves new tasks to the scheduler; false when the engine is to end. */
 static bool receive(struct dse_engine *engine, bool *cancels)
 {
     struct dse_scheduler *s = &engine->scheduler;
+    bool idle = s->n_running == 0 && (s->waiting == NULL || dse_scheduler_loading(s));
     pthread_mutex_lock(&engine->lock);
-    while (!engine->stopping && engine->inbox == NULL && !engine->cancel_pending && s->n_running == 0 &&
-           s->waiting == NULL)
+    while (idle && !engine->stopping && engine->inbox == NULL && !engine->cancel_pending && !engine->disk_news)
         pthread_cond_wait(&engine->wake, &engine->lock);
+    engine->disk_news = false;
     struct dse_task *arrived = engine->inbox;
     engine->inbox = NULL;
     engine->inbox_end = &engine->inbox;
@@ -120,22 +158,25 @@ static void *engine_main(void *argument)
     bool cancels;
     while (receive(engine, &cancels)) {
         if (cancels) finish_cancelled(engine);
+        dse_scheduler_collect(s);
         if (s->n_running > 0 || s->waiting != NULL) {
             if (!dse_model_intact(engine->model)) fail_all_truncated(engine);
             dse_scheduler_admit(s, dse_clock_ns());
             publish_gauges(engine);
-            if (!dse_engine_step(engine) && s->n_running == 0 && s->waiting != NULL) {
+            if (!dse_engine_step(engine) && s->n_running == 0 && s->waiting != NULL && !dse_scheduler_loading(s)) {
                 /* Nothing runs and the first in line cannot: submit should have refused it. Never spin on it. */
                 struct dse_error error;
                 (void)dse_fail(&error, DSE_ERR_INTERNAL, "the request does not fit an empty KV pool");
                 finish_task(engine, s->waiting, DSE_FINISH_ERROR, &error);
             }
         }
+        save(engine);
         publish_gauges(engine);
         free_dead(engine);
     }
     finish_all(engine, DSE_FINISH_CANCELLED, NULL);
     free_dead(engine);
+    save_rest(engine);
     return NULL;
 }
 
@@ -166,12 +207,24 @@ static enum dse_status start_cache(struct dse_engine *engine, const struct dse_e
                                    struct dse_error *err)
 {
     struct dse_kv_pool *pool = &engine->scheduler.pool;
-    if (options == NULL || !options->prefix_caching) return DSE_OK;
+    if (options == NULL) return DSE_OK;
+    if (options->prefix_cache_disk != NULL && !options->prefix_caching)
+        return dse_fail_at(err, DSE_ERR_INVALID, "prefix_cache_disk", -1,
+                           "a prefix cache on disk (--prefix-cache-disk) was asked for, and prefix caching is off");
+    if (!options->prefix_caching) return DSE_OK;
     uint64_t blocks = (uint64_t)pool->n_blocks;
     if (options->prefix_cache_bytes > 0 && options->prefix_cache_bytes / pool->layout.block_bytes < blocks)
         blocks = options->prefix_cache_bytes / pool->layout.block_bytes;
     dse_prefix_model(engine->model, engine->model_identity);
-    return dse_kv_pool_cache(pool, (int)blocks, err);
+    enum dse_status status = dse_kv_pool_cache(pool, (int)blocks, err);
+    if (status != DSE_OK || options->prefix_cache_disk == NULL) return status;
+    uint64_t space = options->prefix_cache_disk_bytes > 0 ? options->prefix_cache_disk_bytes
+                                                          : DEFAULT_PREFIX_DISK_BYTES;
+    status = dse_prefix_disk_open(options->prefix_cache_disk, space, engine->model_identity[0],
+                                  pool->layout.block_bytes, on_disk_news, engine, &engine->disk, err);
+    engine->scheduler.disk = engine->disk;
+    pool->cache.saving = engine->disk != NULL;
+    return status;
 }
 
 /* One row through all layers and the head: pages of the weights come in before the first client waits for them. */
@@ -253,6 +306,7 @@ void dse_engine_free(struct dse_engine *engine)
             pthread_cond_wait(&engine->wake, &engine->lock);
         pthread_mutex_unlock(&engine->lock);
     }
+    dse_prefix_disk_close(engine->disk); /* first: it may be reading into the pool */
     dse_scheduler_deinit(&engine->scheduler);
     dse_forward_deinit(&engine->forward);
     dse_free(engine->out_rows);

@@ -29,6 +29,7 @@ struct dse_engine {
     struct dse_task *registry;
     int n_in_flight; /* accepted and not finished, also while submit still prepares one */
     bool cancel_pending, stopping;
+    bool disk_news; /* something was read or written */
     uint64_t next_id;
 
     uint64_t model_identity[2]; /* for the prefix cache; constant */
@@ -36,6 +37,7 @@ struct dse_engine {
 
     /* The engine thread's own. */
     struct dse_scheduler scheduler;
+    struct dse_prefix_disk *disk; /* NULL: none */
     struct dse_forward forward;
     struct dse_out_row *out_rows; /* [max_rows] rows that want logits */
     int32_t *out_index;           /* [max_out] */

@@ -59,6 +59,14 @@ bool dse_kv_promise(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, 
     return true;
 }
 
+/* The caller made sure that there is one. */
+static int32_t unused_block(struct dse_kv_pool *pool)
+{
+    int32_t block = pool->n_free > 0 ? pool->free_blocks[--pool->n_free] : dse_prefix_evict(&pool->cache);
+    pool->references[block] = 1;
+    return block;
+}
+
 static bool take_block(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence)
 {
     if (sequence->n_blocks == sequence->max_blocks) return false;
@@ -68,9 +76,7 @@ static bool take_block(struct dse_kv_pool *pool, struct dse_kv_sequence *sequenc
     } else if (dse_kv_pool_available(pool) < 1) {
         return false;
     }
-    int32_t block = pool->n_free > 0 ? pool->free_blocks[--pool->n_free] : dse_prefix_evict(&pool->cache);
-    pool->references[block] = 1;
-    sequence->blocks[sequence->n_blocks++] = block;
+    sequence->blocks[sequence->n_blocks++] = unused_block(pool);
     return true;
 }
 
@@ -139,7 +145,8 @@ void dse_kv_record(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, c
     if (pool->cache.n_blocks == 0) return;
     while (!chain->ended && (chain->n_blocks + 1) * DSE_KV_BLOCK_TOKENS <= sequence->length) {
         int32_t *block = &sequence->blocks[chain->n_blocks];
-        int32_t kept = dse_prefix_add(&pool->cache, chain, tokens + chain->n_blocks * DSE_KV_BLOCK_TOKENS, *block);
+        int32_t kept = dse_prefix_add(&pool->cache, chain, tokens + chain->n_blocks * DSE_KV_BLOCK_TOKENS, *block,
+                                      NULL);
         if (kept < 0) {
             chain->ended = true;
             return;
@@ -151,6 +158,32 @@ void dse_kv_record(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, c
         }
         dse_prefix_advance(&pool->cache, chain, kept);
     }
+}
+
+int32_t dse_kv_take(struct dse_kv_pool *pool)
+{
+    return dse_kv_pool_available(pool) < 1 ? -1 : unused_block(pool);
+}
+
+void dse_kv_give_back(struct dse_kv_pool *pool, int32_t block)
+{
+    drop(pool, block);
+}
+
+bool dse_kv_adopt(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, const int32_t *tokens, int32_t block,
+                  const struct dse_prefix_id *parent, const struct dse_prefix_id *id)
+{
+    struct dse_prefix_chain *chain = &sequence->chain;
+    bool fits = !chain->ended && sequence->n_blocks < sequence->max_blocks && chain->n_blocks == sequence->n_blocks &&
+                chain->last.epoch == parent->epoch && chain->last.serial == parent->serial;
+    int32_t kept = fits ? dse_prefix_add(&pool->cache, chain, tokens + sequence->length, block, id) : -1;
+    if (kept >= 0 && kept != block) refer(pool, kept); /* somebody computed it meanwhile */
+    if (kept != block) drop(pool, block);
+    if (kept < 0) return false;
+    sequence->blocks[sequence->n_blocks++] = kept;
+    sequence->length += DSE_KV_BLOCK_TOKENS;
+    dse_prefix_advance(&pool->cache, chain, kept);
+    return true;
 }
 
 void dse_kv_release(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence)

@@ -55,11 +55,23 @@ bool dse_kv_promise(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, 
 bool dse_kv_extend(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, int64_t length);
 /* child (empty) becomes a copy of parent: full blocks shared, the last partial one copied. false without a block. */
 bool dse_kv_fork(struct dse_kv_pool *pool, const struct dse_kv_sequence *parent, struct dse_kv_sequence *child);
-/* sequence (empty) begins with the blocks of the cache that continue its chain, of the first max_tokens of `tokens`. */
+/* The sequence, of whole blocks or empty, goes on with the blocks of the cache that continue its chain with `tokens`, which
+ * are all of its tokens, as long as there are no more than max_tokens. */
 void dse_kv_attach(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, const int32_t *tokens, int max_tokens);
 /* Makes the full blocks of the sequence findable, tokens being all of its tokens. A block that the cache has already is
  * replaced by that one: what refers to a block of the cache refers to the blocks before it too. */
 void dse_kv_record(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, const int32_t *tokens);
+/* A block that is filled from elsewhere: -1 if none is available. Given back, or adopted: it becomes the next one of the
+ * sequence, as dse_kv_record would have it; parent and id are those it had where it was computed. false: it does not
+ * fit there, and was given back. */
+int32_t dse_kv_take(struct dse_kv_pool *pool);
+void dse_kv_give_back(struct dse_kv_pool *pool, int32_t block);
+bool dse_kv_adopt(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, const int32_t *tokens, int32_t block,
+                  const struct dse_prefix_id *parent, const struct dse_prefix_id *id);
+static inline uint8_t *dse_kv_block(const struct dse_kv_pool *pool, int32_t block)
+{
+    return pool->memory + (size_t)block * pool->layout.block_bytes;
+}
 /* Gives back blocks and promise; length 0. */
 void dse_kv_release(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence);
 

@@ -19,7 +19,8 @@ static uint64_t hash_block(const struct dse_prefix_chain *chain, const int32_t *
 
 enum dse_status dse_prefix_init(struct dse_prefix_cache *cache, int n_blocks, int max_parked, struct dse_error *err)
 {
-    *cache = (struct dse_prefix_cache){.n_blocks = n_blocks, .max_parked = max_parked, .oldest = -1, .newest = -1};
+    *cache = (struct dse_prefix_cache){
+        .n_blocks = n_blocks, .max_parked = max_parked, .oldest = -1, .newest = -1, .unsaved = -1};
     cache->hash = hash_block;
     cache->n_buckets = 64;
     while (cache->n_buckets < (uint32_t)n_blocks * 2)
@@ -85,7 +86,7 @@ void dse_prefix_advance(const struct dse_prefix_cache *cache, struct dse_prefix_
 }
 
 int32_t dse_prefix_add(struct dse_prefix_cache *cache, const struct dse_prefix_chain *chain, const int32_t *tokens,
-                       int32_t block)
+                       int32_t block, const struct dse_prefix_id *id)
 {
     const uint64_t hash = cache->hash(chain, tokens);
     struct dse_prefix_entry *entry = &cache->entries[block];
@@ -95,20 +96,43 @@ int32_t dse_prefix_add(struct dse_prefix_cache *cache, const struct dse_prefix_c
     int32_t *bucket = bucket_of(cache, hash);
     *entry = (struct dse_prefix_entry){.scope = chain->scope,
                                        .hash = hash,
-                                       .id = {.epoch = cache->epoch, .serial = ++cache->serial},
+                                       .parent_hash = chain->hash,
+                                       .depth = chain->n_blocks,
                                        .parent = chain->last,
                                        .next = *bucket,
                                        .older = -1,
                                        .newer = -1,
                                        .filled = true};
+    entry->id = id != NULL ? *id : (struct dse_prefix_id){.epoch = cache->epoch, .serial = ++cache->serial};
     memcpy(entry->tokens, tokens, sizeof entry->tokens);
     *bucket = block;
     cache->n_filled++;
     return block;
 }
 
+/* In front: what was parked last, and of a sequence its beginning, is written first. */
+static void mark_unsaved(struct dse_prefix_cache *cache, int32_t block)
+{
+    struct dse_prefix_entry *entry = &cache->entries[block];
+    if (entry->unsaved) dse_prefix_saved(cache, block);
+    entry->unsaved = true;
+    entry->before = -1;
+    entry->after = cache->unsaved;
+    if (cache->unsaved >= 0) cache->entries[cache->unsaved].before = block;
+    cache->unsaved = block;
+}
+
+void dse_prefix_saved(struct dse_prefix_cache *cache, int32_t block)
+{
+    struct dse_prefix_entry *entry = &cache->entries[block];
+    *(entry->before >= 0 ? &cache->entries[entry->before].after : &cache->unsaved) = entry->after;
+    if (entry->after >= 0) cache->entries[entry->after].before = entry->before;
+    entry->unsaved = false;
+}
+
 static void forget(struct dse_prefix_cache *cache, int32_t block)
 {
+    if (cache->entries[block].unsaved) dse_prefix_saved(cache, block);
     int32_t *link = bucket_of(cache, cache->entries[block].hash);
     while (*link != block)
         link = &cache->entries[*link].next;
@@ -126,6 +150,7 @@ int32_t dse_prefix_park(struct dse_prefix_cache *cache, int32_t block)
     *(cache->newest >= 0 ? &cache->entries[cache->newest].newer : &cache->oldest) = block;
     cache->newest = block;
     cache->n_parked++;
+    if (cache->saving) mark_unsaved(cache, block);
     return cache->n_parked > cache->max_parked ? dse_prefix_evict(cache) : -1;
 }
 

@@ -42,11 +42,13 @@ struct dse_prefix_chain {
 
 struct dse_prefix_entry {
     struct dse_prefix_scope scope;
-    uint64_t hash;
+    uint64_t hash, parent_hash;
     struct dse_prefix_id id, parent;
-    int32_t next;         /* of the same bucket */
-    int32_t older, newer; /* parked ones, in the order they were parked */
-    bool filled, parked;
+    int32_t depth;         /* blocks before it */
+    int32_t next;          /* of the same bucket */
+    int32_t older, newer;  /* parked ones, in the order they were parked */
+    int32_t before, after; /* unsaved ones, that parked last in front */
+    bool filled, parked, unsaved;
     int32_t tokens[DSE_KV_BLOCK_TOKENS];
 };
 
@@ -59,6 +61,8 @@ struct dse_prefix_cache {
     int32_t *buckets;                 /* [n_buckets], a power of two */
     uint32_t n_buckets;
     int32_t oldest, newest; /* parked */
+    bool saving;            /* there is a disk tier: blocks that are parked are to be looked at */
+    int32_t unsaved;        /* the first of them */
     uint64_t epoch, serial, bucket_seed;
     dse_prefix_hash_fn *hash; /* a test puts a bad one here */
 };
@@ -75,10 +79,11 @@ int32_t dse_prefix_find(const struct dse_prefix_cache *cache, const struct dse_p
                         const int32_t *tokens);
 /* The chain goes on with a block of the cache. */
 void dse_prefix_advance(const struct dse_prefix_cache *cache, struct dse_prefix_chain *chain, int32_t block);
-/* Makes a computed block findable as the continuation of the chain. Returns it; or an equal one that is there already;
- * or -1, when another beginning has the same hash: there is one entry a hash, so that nobody can make long lists. */
+/* Makes a block findable as the continuation of the chain. Returns it; or an equal one that is there already; or -1,
+ * when another beginning has the same hash: there is one entry a hash, so that nobody can make long lists. id: the one
+ * that it was given when it was computed, by another process; NULL: it gets one now. */
 int32_t dse_prefix_add(struct dse_prefix_cache *cache, const struct dse_prefix_chain *chain, const int32_t *tokens,
-                       int32_t block);
+                       int32_t block, const struct dse_prefix_id *id);
 
 static inline bool dse_prefix_holds(const struct dse_prefix_cache *cache, int32_t block)
 {
@@ -88,6 +93,8 @@ static inline bool dse_prefix_holds(const struct dse_prefix_cache *cache, int32_
  * too many (that one itself, if none may stay), or -1. */
 int32_t dse_prefix_park(struct dse_prefix_cache *cache, int32_t block);
 void dse_prefix_unpark(struct dse_prefix_cache *cache, int32_t block); /* it has a reference again */
+/* It needs no look any more. */
+void dse_prefix_saved(struct dse_prefix_cache *cache, int32_t block);
 /* Forgets the block that was parked first and returns it; -1: none is parked. */
 int32_t dse_prefix_evict(struct dse_prefix_cache *cache);
 

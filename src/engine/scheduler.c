@@ -3,6 +3,7 @@
 
 #include "base/alloc.h"
 #include "base/counters.h"
+#include "engine/prefix_tier.h"
 
 /* Tokens of output that an unbounded request is promised beyond what it has. */
 #define HEADROOM_TOKENS 256
@@ -105,9 +106,7 @@ static void release_task(struct dse_scheduler *s, struct dse_task *task)
 static bool promise_task(struct dse_scheduler *s, struct dse_task *task)
 {
     const int shared = task->n_prompt / DSE_KV_BLOCK_TOKENS;
-    struct dse_sequence *lead = first_open(task);
-    /* First, so that what is found is not taken away for the promise. */
-    dse_kv_attach(&s->pool, &lead->kv, lead->tokens, reusable_tokens(lead));
+    const struct dse_sequence *lead = first_open(task);
     for (int i = 0; i < task->n_choices; i++) {
         struct dse_sequence *sequence = &task->sequences[i];
         if (sequence->done || (sequence != lead && task->max_new == 0)) continue;
@@ -117,6 +116,42 @@ static bool promise_task(struct dse_scheduler *s, struct dse_task *task)
         return false;
     }
     return true;
+}
+
+/* What of the task is known already, before anything is promised for the rest, so that it is not taken away for that.
+ * true: more is being read from files, and the task keeps what it has. */
+static bool look_up(struct dse_scheduler *s, struct dse_task *task)
+{
+    struct dse_sequence *lead = first_open(task);
+    int tokens = reusable_tokens(lead);
+    dse_kv_attach(&s->pool, &lead->kv, lead->tokens, tokens);
+    task->loading = s->disk != NULL && !task->load_failed &&
+                    dse_prefix_tier_fetch(&s->pool, s->disk, &lead->kv, lead->tokens, tokens, task->id);
+    return task->loading;
+}
+
+void dse_scheduler_collect(struct dse_scheduler *s)
+{
+    struct dse_prefix_load load;
+    while (s->disk != NULL && dse_prefix_disk_loaded(s->disk, &load)) {
+        struct dse_task *task = s->waiting;
+        while (task != NULL && !(task->loading && task->id == load.task))
+            task = task->next;
+        struct dse_sequence *lead = task != NULL ? first_open(task) : NULL;
+        int adopted = dse_prefix_tier_adopt(&s->pool, &load, lead != NULL ? &lead->kv : NULL,
+                                            lead != NULL ? lead->tokens : NULL);
+        if (task == NULL) continue;
+        task->loading = false;
+        task->load_failed = adopted < load.n; /* never asks for it again and again */
+    }
+}
+
+bool dse_scheduler_loading(const struct dse_scheduler *s)
+{
+    const struct dse_task *task = s->waiting;
+    while (task != NULL && !task->loading)
+        task = task->next;
+    return task != NULL;
 }
 
 /* What was found for a task that is admitted. */
@@ -136,12 +171,17 @@ static void note_reuse(struct dse_scheduler *s, struct dse_task *task)
 
 void dse_scheduler_admit(struct dse_scheduler *s, uint64_t now_ns)
 {
-    while (s->waiting != NULL) {
-        struct dse_task *task = s->waiting;
+    for (struct dse_task **link = &s->waiting; *link != NULL;) {
+        struct dse_task *task = *link;
+        if (task->loading) {
+            link = &task->next;
+            continue;
+        }
         /* A request with more choices than max_concurrent runs alone rather than never. */
         if (s->n_sequences > 0 && s->n_sequences + task->n_open > s->max_concurrent) return;
+        if (look_up(s, task)) continue;
         if (!promise_task(s, task)) return;
-        s->waiting = task->next;
+        *link = task->next;
         s->n_waiting--;
         task->next = NULL;
         s->running[s->n_running++] = task;

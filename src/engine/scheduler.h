@@ -11,6 +11,7 @@
 
 #include "engine/forward.h"
 #include "engine/kv_pool.h"
+#include "engine/prefix_disk.h"
 #include "engine/task.h"
 
 /* Rows of one sequence in a step. */
@@ -21,7 +22,8 @@ struct dse_span {
 
 struct dse_scheduler {
     struct dse_kv_pool pool;
-    struct dse_task *waiting; /* by priority, then id */
+    struct dse_prefix_disk *disk; /* borrowed; NULL: the prefix cache is in memory only */
+    struct dse_task *waiting;     /* by priority, then id */
     int n_waiting;
     struct dse_task **running; /* in order of admission */
     int n_running;
@@ -42,6 +44,9 @@ void dse_scheduler_deinit(struct dse_scheduler *scheduler); /* safe on a zeroed 
 void dse_scheduler_enqueue(struct dse_scheduler *scheduler, struct dse_task *task);
 /* Takes a task off both lists; its blocks must have been released. */
 void dse_scheduler_remove(struct dse_scheduler *scheduler, struct dse_task *task);
+/* Takes what was read for tasks that wait for it. */
+void dse_scheduler_collect(struct dse_scheduler *scheduler);
+bool dse_scheduler_loading(const struct dse_scheduler *scheduler); /* whether a task waits for that */
 /* Moves waiting tasks into the batch while there is room. */
 void dse_scheduler_admit(struct dse_scheduler *scheduler, uint64_t now_ns);
 /* Fills forward->rows and the spans: one row per decoding sequence, then prompt tokens up to prefill_tokens. The caller

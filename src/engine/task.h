@@ -49,8 +49,10 @@ struct dse_task {
     bool prompt_logprobs;
     bool prefilled; /* the prompt is computed and every choice has its own sequence */
     bool ignore_eos;
-    int n_announced; /* prompt tokens whose logprob event is out */
-    int n_cached;    /* prompt tokens found in the prefix cache when it was first admitted */
+    bool loading;     /* waits for blocks that are read from files, with what it has of them */
+    bool load_failed; /* not again */
+    int n_announced;  /* prompt tokens whose logprob event is out */
+    int n_cached;     /* prompt tokens found in the prefix cache when it was first admitted */
     bool any_error, any_cancelled;
     int top_logprobs;
     int32_t *stops; /* ids of the model, then those of the request */
