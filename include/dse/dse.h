@@ -162,6 +162,7 @@ struct dse_request {
     struct dse_grammar *grammar; /* referenced by submit; NULL: free text */
     int grammar_after_token;     /* constraint starts after this token was produced; -1: from the start */
     int priority;                /* higher first; 0 */
+    uint64_t tenant;             /* whose request it is: of equal ones, the tenant that was served least goes first */
     /* Requests share computed beginnings of prompts only with those of equal salt (any bytes, borrowed during the call)
      * and adapter (0: none). Give clients that should not learn of each other's prompts, by the time a prompt takes,
      * different salts. */
@@ -175,6 +176,12 @@ extern const struct dse_request dse_request_default;
 
 /* ---- engine ------------------------------------------------------------------------------------------------ */
 
+/* What may change the order of requests while they run (src/engine/policy.h). */
+enum dse_priority_policy {
+    DSE_POLICY_REQUEST, /* nothing: a higher priority goes first until it is done */
+    DSE_POLICY_TOKEN,   /* every quantum of tokens that a request has produced lowers its priority by one */
+};
+
 struct dse_engine_options {
     int64_t context_length; /* per request, prompt + output; 0: largest that fits, at most the model's */
     int max_concurrent;     /* sequences in the batch, 0: default (4); n choices count n (and run alone if more) */
@@ -183,7 +190,10 @@ struct dse_engine_options {
                                 * at least one context */
     int chunk_tokens;       /* prompt tokens per step, 0: default (512) */
     double memory_fraction; /* of available memory that the plan may use; 0: 0.9 */
-    bool warmup;            /* touch the weights that every token uses before the first request */
+    enum dse_priority_policy priority_policy;
+    int priority_quantum;        /* tokens, 0: default (64) */
+    uint64_t priority_ageing_ns; /* so much waiting raises the priority by one; 0: never */
+    bool warmup;                 /* touch the weights that every token uses before the first request */
     /* Keep the blocks of prompts and answers in the pool until they are needed, and begin with them the prompts that
      * begin the same. Changes no result. */
     bool prefix_caching;

@@ -13,6 +13,8 @@
     X(REQUESTS_CANCELLED, "requests_cancelled_total", "Requests whose client left")                                    \
     X(REQUESTS_FAILED, "requests_failed_total", "Requests that ended with an error")                                   \
     X(REQUESTS_REJECTED, "requests_rejected_total", "Requests refused by admission")                                   \
+    X(PAUSES, "pauses_total", "Times that a request gave its place in the batch to one that goes before it")           \
+    X(PREEMPTIONS, "preemptions_total", "Times that a request lost its KV blocks and went back to the queue")          \
     X(STEPS, "steps_total", "Forward passes")                                                                          \
     X(STEP_NS, "step_nanoseconds_total", "Time spent in forward passes")                                               \
     X(PREFIX_QUERY_TOKENS, "prefix_cache_query_tokens_total", "Prompt tokens looked up in the prefix cache")           \

@@ -24,8 +24,9 @@
 static void publish_gauges(struct dse_engine *engine)
 {
     const struct dse_scheduler *s = &engine->scheduler;
-    dse_gauge_set(DSE_GAUGE_REQUESTS_RUNNING, s->n_running);
-    dse_gauge_set(DSE_GAUGE_REQUESTS_WAITING, s->n_waiting);
+    const int active = dse_scheduler_active(s);
+    dse_gauge_set(DSE_GAUGE_REQUESTS_RUNNING, active);
+    dse_gauge_set(DSE_GAUGE_REQUESTS_WAITING, s->n_waiting + s->n_residents - active);
     dse_gauge_set(DSE_GAUGE_KV_BLOCKS_USED, dse_kv_pool_used(&s->pool));
     dse_gauge_set(DSE_GAUGE_KV_BLOCKS_CACHED, s->pool.cache.n_parked);
 }
@@ -65,8 +66,8 @@ static void free_dead(struct dse_engine *engine)
 static void finish_all(struct dse_engine *engine, enum dse_finish finish, const struct dse_error *error)
 {
     struct dse_scheduler *s = &engine->scheduler;
-    while (s->n_running > 0)
-        finish_task(engine, s->running[s->n_running - 1], finish, error);
+    while (s->n_residents > 0)
+        finish_task(engine, s->residents[s->n_residents - 1], finish, error);
     while (s->waiting != NULL)
         finish_task(engine, s->waiting, finish, error);
 }
@@ -74,9 +75,9 @@ static void finish_all(struct dse_engine *engine, enum dse_finish finish, const 
 static void finish_cancelled(struct dse_engine *engine)
 {
     struct dse_scheduler *s = &engine->scheduler;
-    for (int i = s->n_running - 1; i >= 0; i--)
-        if (atomic_load_explicit(&s->running[i]->cancelled, memory_order_relaxed))
-            finish_task(engine, s->running[i], DSE_FINISH_CANCELLED, NULL);
+    for (int i = s->n_residents - 1; i >= 0; i--)
+        if (atomic_load_explicit(&s->residents[i]->cancelled, memory_order_relaxed))
+            finish_task(engine, s->residents[i], DSE_FINISH_CANCELLED, NULL);
     for (struct dse_task *task = s->waiting, *next; task != NULL; task = next) {
         next = task->next;
         if (atomic_load_explicit(&task->cancelled, memory_order_relaxed))
@@ -131,7 +132,7 @@ static void save_rest(struct dse_engine *engine)
 static bool receive(struct dse_engine *engine, bool *cancels)
 {
     struct dse_scheduler *s = &engine->scheduler;
-    bool idle = s->n_running == 0 && (s->waiting == NULL || dse_scheduler_loading(s));
+    bool idle = s->n_residents == 0 && (s->waiting == NULL || dse_scheduler_loading(s));
     pthread_mutex_lock(&engine->lock);
     while (idle && !engine->stopping && engine->inbox == NULL && !engine->cancel_pending && !engine->disk_news)
         pthread_cond_wait(&engine->wake, &engine->lock);
@@ -146,7 +147,7 @@ static bool receive(struct dse_engine *engine, bool *cancels)
     while (arrived != NULL) {
         struct dse_task *task = arrived;
         arrived = task->next;
-        dse_scheduler_enqueue(s, task);
+        dse_scheduler_enqueue(s, task, dse_clock_ns());
     }
     return !stopping;
 }
@@ -159,11 +160,11 @@ static void *engine_main(void *argument)
     while (receive(engine, &cancels)) {
         if (cancels) finish_cancelled(engine);
         dse_scheduler_collect(s);
-        if (s->n_running > 0 || s->waiting != NULL) {
+        if (s->n_residents > 0 || s->waiting != NULL) {
             if (!dse_model_intact(engine->model)) fail_all_truncated(engine);
             dse_scheduler_admit(s, dse_clock_ns());
             publish_gauges(engine);
-            if (!dse_engine_step(engine) && s->n_running == 0 && s->waiting != NULL && !dse_scheduler_loading(s)) {
+            if (!dse_engine_step(engine) && s->n_residents == 0 && s->waiting != NULL && !dse_scheduler_loading(s)) {
                 /* Nothing runs and the first in line cannot: submit should have refused it. Never spin on it. */
                 struct dse_error error;
                 (void)dse_fail(&error, DSE_ERR_INTERNAL, "the request does not fit an empty KV pool");
@@ -182,14 +183,16 @@ static void *engine_main(void *argument)
 
 /* ---- life ---- */
 
-static enum dse_status take_buffers(struct dse_engine *engine, struct dse_error *err)
+static enum dse_status take_buffers(struct dse_engine *engine, const struct dse_engine_options *options,
+                                    struct dse_error *err)
 {
     const struct dse_engine_sizes *sizes = &engine->sizes;
     const struct dse_model *model = engine->model;
     size_t tokens = model->tokenizer != NULL ? dse_tokenizer_count(model->tokenizer) : 0;
     if (tokens < (size_t)model->file->config.n_vocab) tokens = (size_t)model->file->config.n_vocab;
     enum dse_status status = dse_scheduler_init(&engine->scheduler, &model->kv_layout, sizes->n_blocks,
-                                                sizes->plan.max_concurrent, sizes->max_sequences, err);
+                                                sizes->plan.max_concurrent, sizes->max_sequences,
+                                                sizes->plan.max_concurrent + sizes->max_queue, options, err);
     if (status == DSE_OK)
         status = dse_forward_init(&engine->forward, engine->model, sizes->max_rows, sizes->max_out, err);
     if (status != DSE_OK) return status;
@@ -265,7 +268,7 @@ enum dse_status dse_engine_create(struct dse_model *model, const struct dse_engi
     atomic_init(&engine->broken, false);
 
     enum dse_status status = dse_budget_plan(model, options, dse_cgroup_memory_limit(""), &engine->sizes, err);
-    if (status == DSE_OK) status = take_buffers(engine, err);
+    if (status == DSE_OK) status = take_buffers(engine, options, err);
     if (status == DSE_OK) status = start_cache(engine, options, err);
     if (status != DSE_OK) goto fail;
     keep_core(engine);

@@ -80,6 +80,12 @@ static bool take_block(struct dse_kv_pool *pool, struct dse_kv_sequence *sequenc
     return true;
 }
 
+void dse_kv_unpromise(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence)
+{
+    pool->n_promised -= sequence->promised;
+    sequence->promised = 0;
+}
+
 bool dse_kv_extend(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, int64_t length)
 {
     int wanted = dse_kv_blocks_for(length);
@@ -190,7 +196,7 @@ void dse_kv_release(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence)
 {
     for (int i = sequence->n_blocks; i-- > 0;) /* the order that the cache needs */
         drop(pool, sequence->blocks[i]);
-    pool->n_promised -= sequence->promised;
-    sequence->n_blocks = sequence->length = sequence->promised = 0;
+    dse_kv_unpromise(pool, sequence);
+    sequence->n_blocks = sequence->length = 0;
     dse_prefix_chain_restart(&sequence->chain);
 }

@@ -50,6 +50,8 @@ int dse_kv_pool_available(const struct dse_kv_pool *pool); /* free or only cache
 
 /* Promises n more blocks; false, and nothing changes, if they are not there. */
 bool dse_kv_promise(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, int n_blocks);
+/* Takes back what of a promise was not used. */
+void dse_kv_unpromise(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence);
 /* Takes blocks until `length` tokens fit, promised ones first, then any available; false when there are none or the
  * table is full (blocks taken so far stay). */
 bool dse_kv_extend(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, int64_t length);

@@ -1,27 +1,30 @@
-/* Admission, batch forming, growing and setting back. Called by engine.c and step.c on the engine thread only. */
+/* Which rows make the next step. Called by engine.c and step.c on the engine thread only; who takes part is decided in
+ * admission.c. */
 #include "engine/scheduler.h"
 
 #include "base/alloc.h"
 #include "base/counters.h"
-#include "engine/prefix_tier.h"
 
-/* Tokens of output that an unbounded request is promised beyond what it has. */
-#define HEADROOM_TOKENS 256
 /* Least share of a step that a prompt gets when several are computed at once. */
 #define MIN_SHARE_TOKENS 16
 
 enum dse_status dse_scheduler_init(struct dse_scheduler *s, const struct dse_kv_layout *layout, int n_blocks,
-                                   int max_concurrent, int max_sequences, struct dse_error *err)
+                                   int max_concurrent, int max_sequences, int max_tasks,
+                                   const struct dse_engine_options *options, struct dse_error *err)
 {
     *s = (struct dse_scheduler){.max_concurrent = max_concurrent, .max_sequences = max_sequences};
     enum dse_status status = dse_kv_pool_init(&s->pool, layout, n_blocks, err);
-    if (status != DSE_OK) return status;
-    s->running = dse_calloc(DSE_MEM_SCRATCH, (size_t)max_sequences, sizeof(struct dse_task *));
+    if (status == DSE_OK) status = dse_policy_init(&s->policy, options, max_tasks, err);
+    if (status != DSE_OK) {
+        dse_scheduler_deinit(s);
+        return status;
+    }
+    s->residents = dse_calloc(DSE_MEM_SCRATCH, (size_t)max_tasks, sizeof(struct dse_task *));
     s->spans = dse_calloc(DSE_MEM_SCRATCH, (size_t)max_sequences, sizeof *s->spans);
     s->candidates = dse_calloc(DSE_MEM_SCRATCH, (size_t)max_sequences, sizeof(struct dse_sequence *));
-    if (s->running == NULL || s->spans == NULL || s->candidates == NULL) {
+    if (s->residents == NULL || s->spans == NULL || s->candidates == NULL) {
         dse_scheduler_deinit(s);
-        return dse_fail_memory(err, (size_t)max_sequences * sizeof *s->spans, "the scheduler");
+        return dse_fail_memory(err, (size_t)max_tasks * sizeof *s->spans, "the scheduler");
     }
     return DSE_OK;
 }
@@ -29,191 +32,19 @@ enum dse_status dse_scheduler_init(struct dse_scheduler *s, const struct dse_kv_
 void dse_scheduler_deinit(struct dse_scheduler *s)
 {
     dse_kv_pool_deinit(&s->pool);
-    dse_free(s->running);
+    dse_policy_deinit(&s->policy);
+    dse_free(s->residents);
     dse_free(s->spans);
     dse_free(s->candidates);
     *s = (struct dse_scheduler){0};
 }
 
-void dse_scheduler_enqueue(struct dse_scheduler *s, struct dse_task *task)
+int dse_scheduler_active(const struct dse_scheduler *s)
 {
-    struct dse_task **link = &s->waiting;
-    while (*link != NULL &&
-           ((*link)->priority > task->priority || ((*link)->priority == task->priority && (*link)->id < task->id)))
-        link = &(*link)->next;
-    task->next = *link;
-    *link = task;
-    s->n_waiting++;
-    atomic_store_explicit(&task->running, false, memory_order_relaxed);
-}
-
-static void remove_running(struct dse_scheduler *s, const struct dse_task *task)
-{
-    for (int i = 0; i < s->n_running; i++) {
-        if (s->running[i] != task) continue;
-        for (int j = i + 1; j < s->n_running; j++)
-            s->running[j - 1] = s->running[j];
-        s->n_running--;
-        return;
-    }
-}
-
-void dse_scheduler_remove(struct dse_scheduler *s, struct dse_task *task)
-{
-    for (struct dse_task **link = &s->waiting; *link != NULL; link = &(*link)->next) {
-        if (*link != task) continue;
-        *link = task->next;
-        task->next = NULL;
-        s->n_waiting--;
-        return;
-    }
-    remove_running(s, task);
-}
-
-static struct dse_sequence *first_open(struct dse_task *task)
-{
-    for (int i = 0; i < task->n_choices; i++)
-        if (!task->sequences[i].done) return &task->sequences[i];
-    return NULL;
-}
-
-/* Blocks that a sequence is promised at admission, those of the shared prompt included. */
-static int blocks_to_promise(const struct dse_sequence *sequence)
-{
-    int64_t stored = dse_task_stored_tokens(sequence->task);
-    if (sequence->task->unbounded && stored > (int64_t)sequence->n_tokens + HEADROOM_TOKENS)
-        stored = (int64_t)sequence->n_tokens + HEADROOM_TOKENS;
-    return dse_kv_blocks_for(stored);
-}
-
-/* Tokens of the lead that need not be computed if they are in the cache: not the last, whose logits are wanted, and not
- * those whose logits are promised to the client. Choices that have parted begin with what they have in common. */
-static int reusable_tokens(const struct dse_sequence *lead)
-{
-    const struct dse_task *task = lead->task;
-    int tokens = (task->n_open == 1 ? lead->n_tokens : task->n_prompt) - 1;
-    if (task->prompt_logprobs && task->n_announced < task->n_prompt && tokens > task->n_announced - 1)
-        tokens = task->n_announced - 1;
-    return tokens;
-}
-
-static void release_task(struct dse_scheduler *s, struct dse_task *task)
-{
-    for (int i = 0; i < task->n_choices; i++)
-        dse_kv_release(&s->pool, &task->sequences[i].kv);
-}
-
-static bool promise_task(struct dse_scheduler *s, struct dse_task *task)
-{
-    const int shared = task->n_prompt / DSE_KV_BLOCK_TOKENS;
-    const struct dse_sequence *lead = first_open(task);
-    for (int i = 0; i < task->n_choices; i++) {
-        struct dse_sequence *sequence = &task->sequences[i];
-        if (sequence->done || (sequence != lead && task->max_new == 0)) continue;
-        int blocks = blocks_to_promise(sequence) - (sequence == lead ? lead->kv.n_blocks : shared);
-        if (dse_kv_promise(&s->pool, &sequence->kv, blocks)) continue;
-        release_task(s, task);
-        return false;
-    }
-    return true;
-}
-
-/* What of the task is known already, before anything is promised for the rest, so that it is not taken away for that.
- * true: more is being read from files, and the task keeps what it has. */
-static bool look_up(struct dse_scheduler *s, struct dse_task *task)
-{
-    struct dse_sequence *lead = first_open(task);
-    int tokens = reusable_tokens(lead);
-    dse_kv_attach(&s->pool, &lead->kv, lead->tokens, tokens);
-    task->loading = s->disk != NULL && !task->load_failed &&
-                    dse_prefix_tier_fetch(&s->pool, s->disk, &lead->kv, lead->tokens, tokens, task->id);
-    return task->loading;
-}
-
-void dse_scheduler_collect(struct dse_scheduler *s)
-{
-    struct dse_prefix_load load;
-    while (s->disk != NULL && dse_prefix_disk_loaded(s->disk, &load)) {
-        struct dse_task *task = s->waiting;
-        while (task != NULL && !(task->loading && task->id == load.task))
-            task = task->next;
-        struct dse_sequence *lead = task != NULL ? first_open(task) : NULL;
-        int adopted = dse_prefix_tier_adopt(&s->pool, &load, lead != NULL ? &lead->kv : NULL,
-                                            lead != NULL ? lead->tokens : NULL);
-        if (task == NULL) continue;
-        task->loading = false;
-        task->load_failed = adopted < load.n; /* never asks for it again and again */
-    }
-}
-
-bool dse_scheduler_loading(const struct dse_scheduler *s)
-{
-    const struct dse_task *task = s->waiting;
-    while (task != NULL && !task->loading)
-        task = task->next;
-    return task != NULL;
-}
-
-/* What was found for a task that is admitted. */
-static void note_reuse(struct dse_scheduler *s, struct dse_task *task)
-{
-    const int found = first_open(task)->kv.length;
-    /* One that was set back may find all of its prompt, and more. */
-    if (found >= task->n_prompt) task->prefilled = true;
-    if (found > atomic_load_explicit(&task->shown_processed, memory_order_relaxed))
-        atomic_store_explicit(&task->shown_processed, found < task->n_prompt ? found : task->n_prompt,
-                              memory_order_relaxed);
-    if (task->admitted_ns != 0 || s->pool.cache.n_blocks == 0) return;
-    task->n_cached = found;
-    dse_counter_add(DSE_COUNTER_PREFIX_QUERY_TOKENS, (uint64_t)task->n_prompt);
-    dse_counter_add(DSE_COUNTER_PREFIX_HIT_TOKENS, (uint64_t)found);
-}
-
-void dse_scheduler_admit(struct dse_scheduler *s, uint64_t now_ns)
-{
-    for (struct dse_task **link = &s->waiting; *link != NULL;) {
-        struct dse_task *task = *link;
-        if (task->loading) {
-            link = &task->next;
-            continue;
-        }
-        /* A request with more choices than max_concurrent runs alone rather than never. */
-        if (s->n_sequences > 0 && s->n_sequences + task->n_open > s->max_concurrent) return;
-        if (look_up(s, task)) continue;
-        if (!promise_task(s, task)) return;
-        *link = task->next;
-        s->n_waiting--;
-        task->next = NULL;
-        s->running[s->n_running++] = task;
-        s->n_sequences += task->n_open;
-        atomic_store_explicit(&task->running, true, memory_order_relaxed);
-        note_reuse(s, task);
-        if (task->admitted_ns == 0) {
-            task->admitted_ns = now_ns;
-            dse_histogram_observe(DSE_HISTOGRAM_QUEUE, (double)(now_ns - task->submitted_ns) * 1e-9);
-        }
-    }
-}
-
-/* Back to the queue with everything it has said; prompt and output are computed again when there is room. */
-static void set_back(struct dse_scheduler *s, struct dse_task *task)
-{
-    release_task(s, task);
-    task->prefilled = false;
-    s->n_sequences -= task->n_open;
-    remove_running(s, task);
-    dse_scheduler_enqueue(s, task);
-}
-
-/* Who gives way when the pool is full: of the lowest priority the one admitted last. */
-static struct dse_task *weakest_unbounded(const struct dse_scheduler *s)
-{
-    struct dse_task *weakest = NULL;
-    for (int i = 0; i < s->n_running; i++) {
-        struct dse_task *task = s->running[i];
-        if (task->unbounded && (weakest == NULL || task->priority <= weakest->priority)) weakest = task;
-    }
-    return weakest;
+    int n = 0;
+    for (int i = 0; i < s->n_residents; i++)
+        n += s->residents[i]->active;
+    return n;
 }
 
 static int pending(const struct dse_sequence *sequence)
@@ -249,14 +80,13 @@ static void push_span(struct dse_scheduler *s, struct dse_forward *forward, stru
  * loses its blocks. */
 static void find_decode_memory(struct dse_scheduler *s)
 {
-    for (int t = 0; t < s->n_running;) {
-        struct dse_task *task = s->running[t];
-        if (!task->prefilled || extend_decoding(s, task)) {
+    for (int t = 0; t < s->n_residents;) {
+        struct dse_task *task = s->residents[t];
+        if (!task->active || !task->prefilled || extend_decoding(s, task)) {
             t++;
             continue;
         }
-        struct dse_task *victim = weakest_unbounded(s);
-        set_back(s, victim != NULL ? victim : task);
+        dse_scheduler_make_room(s, task);
         t = 0; /* the others have moved up; who has its block keeps it */
     }
 }
@@ -265,9 +95,9 @@ static void find_decode_memory(struct dse_scheduler *s)
 static void form_decode(struct dse_scheduler *s, struct dse_forward *forward)
 {
     find_decode_memory(s);
-    for (int t = 0; t < s->n_running; t++) {
-        struct dse_task *task = s->running[t];
-        for (int i = 0; i < task->n_choices && task->prefilled; i++)
+    for (int t = 0; t < s->n_residents; t++) {
+        struct dse_task *task = s->residents[t];
+        for (int i = 0; i < task->n_choices && task->active && task->prefilled; i++)
             if (!task->sequences[i].done && pending(&task->sequences[i]) == 1)
                 push_span(s, forward, &task->sequences[i], 1);
     }
@@ -276,10 +106,11 @@ static void form_decode(struct dse_scheduler *s, struct dse_forward *forward)
 static int collect_candidates(struct dse_scheduler *s)
 {
     int count = 0;
-    for (int t = 0; t < s->n_running; t++) {
-        struct dse_task *task = s->running[t];
+    for (int t = 0; t < s->n_residents; t++) {
+        struct dse_task *task = s->residents[t];
+        if (!task->active) continue;
         if (!task->prefilled) {
-            s->candidates[count++] = first_open(task);
+            s->candidates[count++] = dse_task_lead(task);
             continue;
         }
         for (int i = 0; i < task->n_choices; i++)
@@ -289,25 +120,47 @@ static int collect_candidates(struct dse_scheduler *s)
     return count;
 }
 
-/* Every prompt gets an equal share of the step, so that a short one is not held up by a long one; what short ones
- * leave over goes to the oldest. */
-static void form_prefill(struct dse_scheduler *s, struct dse_forward *forward, int budget)
+/* By level, highest first; within one as they were admitted. */
+static void sort_candidates(struct dse_scheduler *s, int count)
 {
-    int count = collect_candidates(s);
-    if (count == 0) return;
+    for (int i = 1; i < count; i++) {
+        struct dse_sequence *sequence = s->candidates[i];
+        const int64_t level = dse_policy_level(&s->policy, sequence->task, s->now_ns);
+        int at = i;
+        for (; at > 0 && dse_policy_level(&s->policy, s->candidates[at - 1]->task, s->now_ns) < level; at--)
+            s->candidates[at] = s->candidates[at - 1];
+        s->candidates[at] = sequence;
+    }
+}
+
+/* Every prompt of a level gets an equal share of the budget, so that a short one is not held up by a long one; what
+ * short ones leave over goes to the oldest. Returns what is left. */
+static int allot(struct dse_sequence **candidates, int count, int budget)
+{
     int share = budget / count < MIN_SHARE_TOKENS ? MIN_SHARE_TOKENS : budget / count;
     for (int i = 0; i < count; i++) {
-        struct dse_sequence *sequence = s->candidates[i];
-        int give = pending(sequence) < share ? pending(sequence) : share;
-        sequence->allotted = give < budget ? give : budget;
-        budget -= sequence->allotted;
+        int give = pending(candidates[i]) < share ? pending(candidates[i]) : share;
+        candidates[i]->allotted = give < budget ? give : budget;
+        budget -= candidates[i]->allotted;
     }
     for (int i = 0; i < count && budget > 0; i++) {
-        struct dse_sequence *sequence = s->candidates[i];
-        int more = pending(sequence) - sequence->allotted;
+        int more = pending(candidates[i]) - candidates[i]->allotted;
         if (more > budget) more = budget;
-        sequence->allotted += more;
+        candidates[i]->allotted += more;
         budget -= more;
+    }
+    return budget;
+}
+
+static void form_prefill(struct dse_scheduler *s, struct dse_forward *forward, int budget)
+{
+    int count = collect_candidates(s), next;
+    sort_candidates(s, count);
+    for (int first = 0; first < count; first = next) {
+        const int64_t level = dse_policy_level(&s->policy, s->candidates[first]->task, s->now_ns);
+        for (next = first + 1; next < count; next++)
+            if (dse_policy_level(&s->policy, s->candidates[next]->task, s->now_ns) != level) break;
+        budget = allot(s->candidates + first, next - first, budget);
     }
     for (int i = 0; i < count; i++) {
         struct dse_sequence *sequence = s->candidates[i];
@@ -333,7 +186,7 @@ void dse_scheduler_form(struct dse_scheduler *s, struct dse_forward *forward, in
 
 bool dse_scheduler_fork(struct dse_scheduler *s, struct dse_task *task)
 {
-    struct dse_sequence *lead = first_open(task);
+    struct dse_sequence *lead = dse_task_lead(task);
     for (int i = 0; i < task->n_choices && task->max_new > 0; i++) {
         struct dse_sequence *sequence = &task->sequences[i];
         if (sequence == lead || sequence->done) continue;
@@ -345,6 +198,6 @@ bool dse_scheduler_fork(struct dse_scheduler *s, struct dse_task *task)
 
 void dse_scheduler_close_sequence(struct dse_scheduler *s, struct dse_sequence *sequence)
 {
-    if (atomic_load_explicit(&sequence->task->running, memory_order_relaxed)) s->n_sequences--;
+    if (sequence->task->active) s->n_sequences--;
     dse_kv_release(&s->pool, &sequence->kv);
 }

@@ -268,6 +268,7 @@ static void advance_spans(struct dse_engine *engine)
         struct dse_task *task = sequence->task;
         sequence->kv.length += s->spans[i].n_rows;
         dse_kv_record(&s->pool, &sequence->kv, sequence->tokens);
+        dse_policy_charge(&s->policy, task, s->spans[i].n_rows);
         if (task->prefilled) continue;
         dse_counter_add(DSE_COUNTER_PROMPT_TOKENS, (uint64_t)s->spans[i].n_rows);
         if (sequence->kv.length > atomic_load_explicit(&task->shown_processed, memory_order_relaxed)) {

@@ -159,6 +159,7 @@ enum dse_status dse_task_create(struct dse_model *model, const struct dse_reques
     task->min_tokens = r->min_tokens;
     task->n_choices = task->n_open = r->n_choices;
     task->priority = r->priority;
+    task->tenant = r->tenant;
     task->prompt_logprobs = r->prompt_logprobs;
     task->n_announced = 1; /* nothing predicts the first token */
     task->ignore_eos = r->ignore_eos;
@@ -181,6 +182,13 @@ enum dse_status dse_task_create(struct dse_model *model, const struct dse_reques
     }
     *out = task;
     return DSE_OK;
+}
+
+struct dse_sequence *dse_task_lead(struct dse_task *task)
+{
+    for (int i = 0; i < task->n_choices; i++)
+        if (!task->sequences[i].done) return &task->sequences[i];
+    return NULL;
 }
 
 void dse_task_set_scope(struct dse_task *task, const struct dse_prefix_scope *scope)

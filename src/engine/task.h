@@ -45,7 +45,11 @@ struct dse_task {
     struct dse_task *next; /* inbox, waiting list or list of the dead */
     int n_prompt, max_new, min_tokens, n_choices, n_open;
     int priority;
-    bool unbounded; /* max_tokens -1: reserves as it grows, may be set back to the queue */
+    uint64_t tenant;
+    bool active, resident;              /* has a place in the batch; has blocks */
+    bool considered, placed;            /* in the turn's walk */
+    uint64_t waited_ns, waits_since_ns; /* without a place: so far, and since when if it has none */
+    bool unbounded;                     /* max_tokens -1: reserves as it grows, may be set back to the queue */
     bool prompt_logprobs;
     bool prefilled; /* the prompt is computed and every choice has its own sequence */
     bool ignore_eos;
@@ -70,6 +74,9 @@ DSE_MUST_CHECK enum dse_status dse_task_create(struct dse_model *model, const st
                                                int64_t context_length, int pool_blocks, struct dse_task **out,
                                                struct dse_error *err);
 void dse_task_free(struct dse_task *task);
+
+/* The first choice that is not done: before the choices part, their common sequence. */
+struct dse_sequence *dse_task_lead(struct dse_task *task);
 
 /* Before the task is posted: what its tokens may be shared with. */
 void dse_task_set_scope(struct dse_task *task, const struct dse_prefix_scope *scope);
