@@ -47,6 +47,13 @@
       "keep those blocks in files too, which outlast a restart; made for you alone, prompts can be read out of it")    \
     X(PREFIX_SPACE, "prefix-cache-space", "", SIZE, "BYTES", "4G", 1, INT64_MAX, NULL, V_ENGINE_VERBS,                 \
       "most that the files there may take; those used last stay")                                                      \
+    X(PRIORITY_POLICY, "priority-policy", "", CHOICE, "HOW", "request", 0, 0, "request token", V_SERVE,                \
+      "request: a request of higher priority goes first until it is done; token: each so many tokens that a request "  \
+      "has produced lower its priority by one (--priority-quantum)")                                                   \
+    X(PRIORITY_QUANTUM, "priority-quantum", "", INT, "TOKENS", "64", 1, 1 << 20, NULL, V_SERVE,                        \
+      "tokens that cost one level with --priority-policy token")                                                       \
+    X(PRIORITY_AGEING, "priority-ageing", "", REAL, "SECONDS", "10", 0, 86400, NULL, V_SERVE,                          \
+      "waiting that raises a priority by one, as far as the highest that is present; 0: never")                        \
     X(MEMORY_FRACTION, "memory-fraction", "--gpu-memory-utilization", REAL, "F", "0.9", 0.01, 1, NULL, V_ENGINE_VERBS, \
       "share of the available memory that the plan may use")                                                           \
     X(CHUNK, "chunk-tokens", "--max-num-batched-tokens", INT, "N", "512", 1, 8192, NULL,                               \
@@ -88,7 +95,8 @@
       "requests computed at once; they share one KV pool, N does not divide the context")                              \
     X(MAX_QUEUE, "max-queue", "", INT, "N", "64", 0, 65536, NULL, V_SERVE, "requests that may wait; more get 429")     \
     X(API_KEY, "api-key", "", LIST, "KEY", NULL, 0, 0, NULL, V_SERVE, "key that clients must send; may be repeated")   \
-    X(API_KEY_FILE, "api-key-file", "", STRING, "FILE", NULL, 0, 0, NULL, V_SERVE, "file with one key a line")         \
+    X(API_KEY_FILE, "api-key-file", "", STRING, "FILE", NULL, 0, 0, NULL, V_SERVE,                                     \
+      "file with one key a line; behind a key and a blank, priority=N is what its requests have at most")              \
     X(INSECURE, "insecure", "", FLAG, NULL, NULL, 0, 0, NULL, V_SERVE, "listen beyond loopback without a key")         \
     X(CORS, "cors-origins", "", STRING, "LIST|*", NULL, 0, 0, NULL, V_SERVE,                                           \
       "origins that web pages may call from, in place of the default, which is any on this machine; * is all")         \

@@ -5,6 +5,8 @@
  * it keeps its blocks, gets no rows, and goes on where it was. Blocks are taken from requests that come later, first the
  * last one, and only if that is enough: it is set back, and what the prefix cache does not keep of it is computed again.
  */
+#include <limits.h>
+
 #include "base/counters.h"
 #include "engine/prefix_tier.h"
 #include "engine/scheduler.h"
@@ -252,16 +254,23 @@ static struct dse_task *first_unconsidered(const struct dse_scheduler *s, bool a
     return first;
 }
 
+static void begin_turn(struct dse_scheduler *s, struct dse_task *task)
+{
+    task->considered = task->placed = false;
+    if (task->priority > s->policy.top_priority) s->policy.top_priority = task->priority;
+}
+
 void dse_scheduler_admit(struct dse_scheduler *s, uint64_t now_ns)
 {
     bool active_only = false;
     struct dse_task *task;
     s->now_ns = now_ns;
     s->n_sequences = 0;
+    s->policy.top_priority = INT_MIN;
     for (int i = 0; i < s->n_residents; i++)
-        s->residents[i]->considered = s->residents[i]->placed = false;
+        begin_turn(s, s->residents[i]);
     for (task = s->waiting; task != NULL; task = task->next)
-        task->considered = task->placed = false;
+        begin_turn(s, task);
     /* Once one finds no place, nobody who has none yet may pass it; who has one may keep it. */
     while ((task = first_unconsidered(s, active_only)) != NULL) {
         task->considered = true;

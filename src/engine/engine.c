@@ -18,8 +18,6 @@
 /* Blocks that are in no file when the engine ends are written for so long. */
 #define SAVE_AT_END_NS            5000000000u
 #define DEFAULT_PREFIX_DISK_BYTES ((uint64_t)4 << 30)
-/* Prompts begin with small steps: how fast the machine is shows after the first. */
-#define FIRST_PREFILL_TOKENS 32
 
 static void publish_gauges(struct dse_engine *engine)
 {
@@ -272,8 +270,7 @@ enum dse_status dse_engine_create(struct dse_model *model, const struct dse_engi
     if (status == DSE_OK) status = start_cache(engine, options, err);
     if (status != DSE_OK) goto fail;
     keep_core(engine);
-    engine->prefill_tokens = engine->sizes.chunk_tokens < FIRST_PREFILL_TOKENS ? engine->sizes.chunk_tokens
-                                                                               : FIRST_PREFILL_TOKENS;
+    dse_chunk_init(&engine->chunk, engine->sizes.chunk_tokens);
     if (options != NULL && options->warmup) warm_up(engine);
     dse_gauge_set(DSE_GAUGE_KV_BLOCKS_TOTAL, engine->sizes.n_blocks);
     dse_gauge_set(DSE_GAUGE_KV_BYTES, (int64_t)engine->sizes.plan.kv_bytes);

@@ -43,7 +43,7 @@ struct dse_engine {
     int32_t *out_index;           /* [max_out] */
     float *choice_logits;         /* [V] copy for one of several choices */
     uint64_t *mask;               /* [(tokens + 63) / 64] grammar mask */
-    int prefill_tokens;           /* of a step, follows the speed of the machine */
+    struct dse_chunk chunk;       /* prompt tokens of a step */
     bool guarded;                 /* allocation is forbidden right now */
     struct dse_task *dead;        /* finished in this turn, freed at its end */
 };

@@ -94,7 +94,9 @@ int64_t dse_policy_level(const struct dse_policy *policy, const struct dse_task 
     if (policy->kind == DSE_POLICY_TOKEN) level -= produced(task) / policy->quantum;
     if (policy->ageing_ns > 0) {
         const uint64_t waited = task->waited_ns + (task->active ? 0 : now_ns - task->waits_since_ns);
+        const int64_t highest = level > policy->top_priority ? level : policy->top_priority;
         level += (int64_t)(waited / policy->ageing_ns);
+        if (level > highest) level = highest;
     }
     return level;
 }

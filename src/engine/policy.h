@@ -1,7 +1,8 @@
 /* The order in which requests get the places of the batch: levels of urgency, and fairness between tenants.
  *
- * A request's level is its priority, plus one for every ageing_ns that it has waited, and under DSE_POLICY_TOKEN minus one
- * for every `quantum` tokens that it has produced. Higher levels go first. Within a level nobody is interrupted: who is
+ * A request's level is its priority, under DSE_POLICY_TOKEN minus one for every `quantum` tokens that it has produced, plus
+ * one for every ageing_ns that it has waited: as far as the most urgent priority among those present, so that nobody
+ * waits for ever, and nobody is interrupted only because another has waited. Higher levels go first. Within a level nobody is interrupted: who is
  * in the batch stays, who was set aside comes before who has not begun, then the tenant that was served least, then
  * the older request.
  *
@@ -27,6 +28,7 @@ struct dse_policy {
     enum dse_priority_policy kind;
     int quantum;                /* tokens per level, DSE_POLICY_TOKEN */
     uint64_t ageing_ns;         /* 0: no ageing */
+    int top_priority;           /* of all that are present, dse_scheduler_admit sets it */
     struct dse_tenant *tenants; /* [max_tenants], n_tenants in use */
     int n_tenants, max_tenants;
     uint64_t served; /* where a tenant that arrives begins: the least served of those that were here last */

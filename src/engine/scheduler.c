@@ -175,13 +175,14 @@ static void form_prefill(struct dse_scheduler *s, struct dse_forward *forward, i
     }
 }
 
-void dse_scheduler_form(struct dse_scheduler *s, struct dse_forward *forward, int prefill_tokens)
+void dse_scheduler_form(struct dse_scheduler *s, struct dse_forward *forward, const struct dse_chunk *chunk)
 {
     dse_forward_clear(forward);
-    s->n_spans = s->n_prefill_rows = 0;
+    s->n_spans = s->n_prefill_rows = s->n_decode_rows = 0;
     s->stuck = NULL;
     form_decode(s, forward);
-    form_prefill(s, forward, prefill_tokens);
+    s->n_decode_rows = forward->rows.n_rows;
+    form_prefill(s, forward, dse_chunk_tokens(chunk, s->n_decode_rows));
 }
 
 bool dse_scheduler_fork(struct dse_scheduler *s, struct dse_task *task)

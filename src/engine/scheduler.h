@@ -9,6 +9,7 @@
 #ifndef DSE_ENGINE_SCHEDULER_H
 #define DSE_ENGINE_SCHEDULER_H
 
+#include "engine/chunk.h"
 #include "engine/forward.h"
 #include "engine/kv_pool.h"
 #include "engine/policy.h"
@@ -34,7 +35,7 @@ struct dse_scheduler {
     int max_concurrent, max_sequences;
     struct dse_span *spans; /* of the step being formed */
     int n_spans;
-    int n_prefill_rows;
+    int n_prefill_rows, n_decode_rows;
     struct dse_task *stuck; /* a task of the step that did not get the blocks it was promised, a bug; else NULL */
     struct dse_sequence **candidates; /* [max_sequences] sequences with more than one token to compute */
 };
@@ -52,9 +53,9 @@ void dse_scheduler_collect(struct dse_scheduler *scheduler);
 bool dse_scheduler_loading(const struct dse_scheduler *scheduler); /* whether a task waits for that */
 /* Gives the places of the batch to those that come first now. */
 void dse_scheduler_admit(struct dse_scheduler *scheduler, uint64_t now_ns);
-/* Fills forward->rows and the spans: one row per decoding sequence, then prompt tokens up to prefill_tokens. The caller
- * must end the stuck task, if there is one. */
-void dse_scheduler_form(struct dse_scheduler *scheduler, struct dse_forward *forward, int prefill_tokens);
+/* Fills forward->rows and the spans: one row per decoding sequence, then prompt tokens as many as chunk allows. The
+ * caller must end the stuck task, if there is one. */
+void dse_scheduler_form(struct dse_scheduler *scheduler, struct dse_forward *forward, const struct dse_chunk *chunk);
 /* After the prompt was computed by the first open choice: gives the others their sequences. False only if the promise
  * made at admission did not hold, which would be a bug. */
 DSE_MUST_CHECK bool dse_scheduler_fork(struct dse_scheduler *scheduler, struct dse_task *task);

@@ -10,11 +10,6 @@
 #include "base/counters.h"
 #include "engine/engine_internal.h"
 
-/* A cancelled request waits for the step in progress, so prompts are cut to steps of about this length. */
-#define SLOW_STEP_NS       200000000u
-#define FAST_STEP_NS       80000000u
-#define MIN_PREFILL_TOKENS 16
-
 static void guard(struct dse_engine *engine, bool on)
 {
     if (engine->guarded == on) return;
@@ -294,19 +289,6 @@ static void finish_prefill_only(struct dse_engine *engine)
     }
 }
 
-static void adapt_chunk(struct dse_engine *engine, uint64_t elapsed_ns)
-{
-    int rows = engine->scheduler.n_prefill_rows;
-    if (rows == 0) return;
-    if (elapsed_ns > SLOW_STEP_NS && engine->prefill_tokens > MIN_PREFILL_TOKENS) {
-        engine->prefill_tokens /= 2;
-        if (engine->prefill_tokens < MIN_PREFILL_TOKENS) engine->prefill_tokens = MIN_PREFILL_TOKENS;
-    } else if (elapsed_ns < FAST_STEP_NS && rows == engine->prefill_tokens) {
-        engine->prefill_tokens *= 2;
-    }
-    if (engine->prefill_tokens > engine->sizes.chunk_tokens) engine->prefill_tokens = engine->sizes.chunk_tokens;
-}
-
 static void compute(struct dse_engine *engine)
 {
     uint64_t begin = dse_clock_ns();
@@ -318,14 +300,14 @@ static void compute(struct dse_engine *engine)
     uint64_t elapsed = dse_clock_ns() - begin;
     dse_counter_add(DSE_COUNTER_STEPS, 1);
     dse_counter_add(DSE_COUNTER_STEP_NS, elapsed);
-    adapt_chunk(engine, elapsed);
+    dse_chunk_note(&engine->chunk, engine->scheduler.n_prefill_rows, engine->scheduler.n_decode_rows, elapsed);
 }
 
 bool dse_engine_step(struct dse_engine *engine)
 {
     struct dse_scheduler *s = &engine->scheduler;
     guard(engine, true);
-    dse_scheduler_form(s, &engine->forward, engine->prefill_tokens);
+    dse_scheduler_form(s, &engine->forward, &engine->chunk);
     if (s->n_spans > 0) compute(engine);
     /* Only now: other choices of the same request may have had rows in the step. */
     if (s->stuck != NULL) fail_broken_promise(engine, s->stuck);

@@ -229,23 +229,6 @@ void dse_generation_choice_finished(struct dse_gen_prompt *p)
     if (done) complete(g);
 }
 
-/* Clients of different keys never learn of each other's prompts by the time they take; those who name a salt share with
- * all who know it. */
-static void choose_cache_salt(struct dse_generation *g)
-{
-    const char *salt = g->params.cache_salt, *kind = "salt:";
-    uint8_t text[5 + 32];
-    if (!salt) {
-        kind = "key:\n";
-        salt = dse_auth_key_of(&g->server->auth, dse_http_header(g->exchange, "Authorization"),
-                               dse_http_header(g->exchange, "x-api-key"));
-    }
-    if (!salt) return;
-    memcpy(text, kind, 5);
-    dse_sha256(salt, strlen(salt), text + 5);
-    dse_sha256(text, sizeof text, g->cache_salt);
-}
-
 /* ---- submission (worker thread) ------------------------------------------------------------------------------- */
 
 static enum dse_status submit_one(struct dse_generation *g, struct dse_gen_prompt *p, uint64_t *id,
@@ -266,8 +249,10 @@ static enum dse_status submit_one(struct dse_generation *g, struct dse_gen_promp
     request.prompt_logprobs = p->echo && g->params.logprobs;
     request.sampling = g->params.sampling;
     request.grammar = g->grammar;
-    request.cache_salt = g->cache_salt;
-    request.cache_salt_bytes = sizeof g->cache_salt;
+    request.cache_salt = g->caller.cache_salt;
+    request.cache_salt_bytes = sizeof g->caller.cache_salt;
+    request.priority = g->caller.priority;
+    request.tenant = g->caller.tenant;
     /* What is thought is free; the grammar is for the answer. */
     if (g->grammar && g->starts_in_reasoning)
         request.grammar_after_token = dse_tokenizer_find_added(g->served->tokenizer, "</think>");
@@ -376,14 +361,15 @@ static enum dse_status create(struct dse_server *server, const struct dse_genera
     set_names(g);
     /* Of the request's JSON, which may be large, only the stop strings are still needed. */
     g->stop = json_incref(json_object_get(setup->root, "stop"));
-    choose_cache_salt(g);
+    enum dse_status status = dse_caller_identify(&server->auth, g->exchange, &g->params, &g->caller, err);
     json_decref(setup->root);
     g->params.model = g->params.grammar = g->params.cache_salt = NULL;
+    if (status != DSE_OK) return status;
     g->n_choices = g->n_prompts * g->params.n;
     g->choices = dse_calloc(DSE_MEM_REQUEST, (size_t)g->n_choices, sizeof *g->choices);
     if (!g->choices) return dse_fail_memory(err, (size_t)g->n_choices * sizeof *g->choices, "choices");
     for (int i = 0; i < g->n_choices; i++) {
-        enum dse_status status = dse_choice_init(g, i, err);
+        status = dse_choice_init(g, i, err);
         if (status != DSE_OK) return status;
     }
     for (int i = 0; i < g->n_prompts; i++) {

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "server/caller.h"
 #include "server/errors.h"
 #include "server/logprobs.h"
 #include "server/openai_common.h"
@@ -73,7 +74,7 @@ struct dse_generation {
     int n_prompts;
     bool starts_in_reasoning;
     enum dse_tool_format tools; /* DSE_TOOLS_NONE: the request has none, or the model no format */
-    uint8_t cache_salt[32];     /* who shares beginnings of prompts with whom; all zero: those without a key */
+    struct dse_caller caller;
     char id[48], model[256];
     int64_t created;
     uint64_t start_ns;

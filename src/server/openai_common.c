@@ -1,4 +1,5 @@
 /* Sampling fields, usage and timings shared by the OpenAI dialects (see openai_common.h). */
+#include "server/auth.h"
 #include "server/openai_common.h"
 
 #include <ctype.h>
@@ -217,6 +218,9 @@ enum dse_status dse_gen_params_parse(const json_t *root, int n_vocab, struct dse
     TRY(dse_param_bool(root, "skip_special_tokens", &params->skip_special_tokens, NULL, err));
     TRY(dse_param_string(root, "grammar", &params->grammar, &params->grammar_bytes, err));
     if (params->grammar && params->grammar_bytes == 0) params->grammar = NULL;
+    int64_t priority = 0;
+    TRY(dse_param_int(root, "priority", -DSE_MAX_PRIORITY, DSE_MAX_PRIORITY, &priority, &params->has_priority, err));
+    params->priority = (int)priority;
     TRY(dse_param_string(root, "cache_salt", &params->cache_salt, NULL, err));
     if (params->cache_salt && !*params->cache_salt)
         return dse_fail_at(err, DSE_ERR_INVALID, "cache_salt", -1, "cache_salt must not be empty");

@@ -29,6 +29,8 @@ struct dse_gen_params {
     const char *grammar; /* NULL: none */
     size_t grammar_bytes;
     const char *cache_salt; /* NULL: that of the key */
+    bool has_priority;
+    int priority;
 };
 
 /* root: the request object, which must outlive *params. n_vocab bounds token ids. */

@@ -178,13 +178,13 @@ static void long_requests_of_one_level_take_turns_by_token_and_not_by_request(vo
     assert_schedule(token, 1, 8, roles, 2, "a a b b b b a a a a b b b b a a");
 }
 
-static void who_waits_long_enough_goes_before_who_is_more_urgent(void **state)
+static void who_waits_long_enough_goes_before_the_next_more_urgent_one_and_interrupts_nobody(void **state)
 {
     static const struct role roles[] = {{'l', 0, 2, 0}, {'u', 0, 4, 2}, {'v', 3, 4, 2}, {'w', 6, 4, 2}};
     struct dse_engine_options ageing = {.priority_ageing_ns = 3 * MS};
     (void)state;
-    /* one more level every three rounds: in round 8 l is as urgent as w, and older; in round 9 w has waited for three */
-    assert_schedule(ageing, 1, 8, roles, 4, "u u u u v v v v l w w w w l");
+    /* one more level every three rounds: from round 6 on l is as urgent as the others, and older than w */
+    assert_schedule(ageing, 1, 8, roles, 4, "u u u u v v v v l l w w w w");
     ASSERT_SCHEDULE(REQUEST, 1, 8, roles, "u u u u v v v v w w w w l l");
 }
 
@@ -258,7 +258,7 @@ int main(void)
         cmocka_unit_test(an_urgent_request_waits_for_one_round_at_most_and_the_other_goes_on_where_it_was),
         cmocka_unit_test(each_policy_has_its_schedule_for_a_long_urgent_request_among_short_ones),
         cmocka_unit_test(long_requests_of_one_level_take_turns_by_token_and_not_by_request),
-        cmocka_unit_test(who_waits_long_enough_goes_before_who_is_more_urgent),
+        cmocka_unit_test(who_waits_long_enough_goes_before_the_next_more_urgent_one_and_interrupts_nobody),
         cmocka_unit_test(the_tenant_that_was_served_least_goes_first),
         cmocka_unit_test(a_tenant_that_comes_late_shares_from_then_on),
         cmocka_unit_test(blocks_are_taken_from_the_last_in_order_and_only_if_that_is_enough),
