@@ -3,6 +3,7 @@
  * Any thread submits, cancels or looks; the lock that they share with the engine thread is held for a few loads and
  * stores, never while something is computed or a callback runs.
  */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -105,9 +106,11 @@ static void on_disk_news(void *user)
     pthread_mutex_unlock(&engine->lock);
 }
 
+/* While requests run, a step waits for the copy of one block at most. */
 static void save(struct dse_engine *engine)
 {
-    if (engine->disk != NULL) dse_prefix_tier_save(&engine->scheduler.pool, engine->disk);
+    struct dse_scheduler *s = &engine->scheduler;
+    if (engine->disk != NULL) dse_prefix_tier_save(&s->pool, engine->disk, s->n_running > 0 ? 1 : INT_MAX);
 }
 
 /* What is in no file yet, before the memory goes. */
