@@ -134,7 +134,7 @@ static void save_rest(struct dse_engine *engine)
 static bool receive(struct dse_engine *engine, bool *cancels)
 {
     struct dse_scheduler *s = &engine->scheduler;
-    bool idle = s->n_running == 0 && (s->waiting == NULL || dse_scheduler_loading(s));
+    bool idle = s->n_running == 0 && (s->waiting == NULL || s->n_loads > 0);
     pthread_mutex_lock(&engine->lock);
     while (idle && !engine->stopping && engine->inbox == NULL && !engine->cancel_pending && !engine->disk_news)
         pthread_cond_wait(&engine->wake, &engine->lock);
@@ -166,7 +166,7 @@ static void *engine_main(void *argument)
             if (!dse_model_intact(engine->model)) fail_all_truncated(engine);
             dse_scheduler_admit(s, dse_clock_ns());
             publish_gauges(engine);
-            if (!dse_engine_step(engine) && s->n_running == 0 && s->waiting != NULL && !dse_scheduler_loading(s)) {
+            if (!dse_engine_step(engine) && s->n_running == 0 && s->waiting != NULL && s->n_loads == 0) {
                 /* Nothing runs and the first in line cannot: submit should have refused it. Never spin on it. */
                 struct dse_error error;
                 (void)dse_fail(&error, DSE_ERR_INTERNAL, "the request does not fit an empty KV pool");

@@ -127,6 +127,7 @@ static bool look_up(struct dse_scheduler *s, struct dse_task *task)
     dse_kv_attach(&s->pool, &lead->kv, lead->tokens, tokens);
     task->loading = s->disk != NULL && !task->load_failed &&
                     dse_prefix_tier_fetch(&s->pool, s->disk, &lead->kv, lead->tokens, tokens, task->id);
+    s->n_loads += task->loading;
     return task->loading;
 }
 
@@ -134,6 +135,7 @@ void dse_scheduler_collect(struct dse_scheduler *s)
 {
     struct dse_prefix_load load;
     while (s->disk != NULL && dse_prefix_disk_loaded(s->disk, &load)) {
+        s->n_loads--;
         struct dse_task *task = s->waiting;
         while (task != NULL && !(task->loading && task->id == load.task))
             task = task->next;
@@ -146,12 +148,16 @@ void dse_scheduler_collect(struct dse_scheduler *s)
     }
 }
 
-bool dse_scheduler_loading(const struct dse_scheduler *s)
+/* Tasks that wait with what was read for them give it up for one in front of them. */
+static bool release_waiting(struct dse_scheduler *s)
 {
-    const struct dse_task *task = s->waiting;
-    while (task != NULL && !task->loading)
-        task = task->next;
-    return task != NULL;
+    bool any = false;
+    for (struct dse_task *task = s->waiting; task != NULL; task = task->next) {
+        if (task->loading || first_open(task)->kv.n_blocks == 0) continue;
+        release_task(s, task);
+        any = true;
+    }
+    return any;
 }
 
 /* What was found for a task that is admitted. */
@@ -180,7 +186,10 @@ void dse_scheduler_admit(struct dse_scheduler *s, uint64_t now_ns)
         /* A request with more choices than max_concurrent runs alone rather than never. */
         if (s->n_sequences > 0 && s->n_sequences + task->n_open > s->max_concurrent) return;
         if (look_up(s, task)) continue;
-        if (!promise_task(s, task)) return;
+        if (!promise_task(s, task)) {
+            if (release_waiting(s)) continue;
+            return;
+        }
         *link = task->next;
         s->n_waiting--;
         task->next = NULL;
@@ -255,6 +264,7 @@ static void find_decode_memory(struct dse_scheduler *s)
             t++;
             continue;
         }
+        if (release_waiting(s)) continue;
         struct dse_task *victim = weakest_unbounded(s);
         set_back(s, victim != NULL ? victim : task);
         t = 0; /* the others have moved up; who has its block keeps it */

@@ -23,6 +23,7 @@ struct dse_span {
 struct dse_scheduler {
     struct dse_kv_pool pool;
     struct dse_prefix_disk *disk; /* borrowed; NULL: the prefix cache is in memory only */
+    int n_loads;                  /* under way, with the blocks they fill; also for tasks that are gone */
     struct dse_task *waiting;     /* by priority, then id */
     int n_waiting;
     struct dse_task **running; /* in order of admission */
@@ -46,7 +47,6 @@ void dse_scheduler_enqueue(struct dse_scheduler *scheduler, struct dse_task *tas
 void dse_scheduler_remove(struct dse_scheduler *scheduler, struct dse_task *task);
 /* Takes what was read for tasks that wait for it. */
 void dse_scheduler_collect(struct dse_scheduler *scheduler);
-bool dse_scheduler_loading(const struct dse_scheduler *scheduler); /* whether a task waits for that */
 /* Moves waiting tasks into the batch while there is room. */
 void dse_scheduler_admit(struct dse_scheduler *scheduler, uint64_t now_ns);
 /* Fills forward->rows and the spans: one row per decoding sequence, then prompt tokens up to prefill_tokens. The caller
