@@ -123,6 +123,7 @@ static bool look_up(struct dse_scheduler *s, struct dse_task *task)
     dse_kv_attach(&s->pool, &lead->kv, lead->tokens, tokens);
     task->loading = s->disk != NULL && !task->load_failed &&
                     dse_prefix_tier_fetch(&s->pool, s->disk, &lead->kv, lead->tokens, tokens, task->id);
+    s->n_loads += task->loading;
     return task->loading;
 }
 
@@ -130,6 +131,7 @@ void dse_scheduler_collect(struct dse_scheduler *s)
 {
     struct dse_prefix_load load;
     while (s->disk != NULL && dse_prefix_disk_loaded(s->disk, &load)) {
+        s->n_loads--;
         struct dse_task *task = s->waiting;
         while (task != NULL && !(task->loading && task->id == load.task))
             task = task->next;
@@ -142,12 +144,16 @@ void dse_scheduler_collect(struct dse_scheduler *s)
     }
 }
 
-bool dse_scheduler_loading(const struct dse_scheduler *s)
+/* Tasks that wait with what was read for them give it up for one in front of them. */
+static bool release_waiting(struct dse_scheduler *s, const struct dse_task *but)
 {
-    const struct dse_task *task = s->waiting;
-    while (task != NULL && !task->loading)
-        task = task->next;
-    return task != NULL;
+    bool any = false;
+    for (struct dse_task *task = s->waiting; task != NULL; task = task->next) {
+        if (task == but || task->loading || dse_task_lead(task)->kv.n_blocks == 0) continue;
+        release_task(s, task);
+        any = true;
+    }
+    return any;
 }
 
 /* What was found for a task that is admitted. */
@@ -211,6 +217,7 @@ static bool could_be_promised(const struct dse_scheduler *s, const struct dse_ta
 static bool find_memory(struct dse_scheduler *s, struct dse_task *task)
 {
     while (!promise_task(s, task)) {
+        if (release_waiting(s, task)) continue;
         struct dse_task *victim = last_unplaced(s);
         if (victim == NULL || !could_be_promised(s, task)) return false;
         set_back(s, victim);
@@ -293,6 +300,7 @@ void dse_scheduler_admit(struct dse_scheduler *s, uint64_t now_ns)
 void dse_scheduler_make_room(struct dse_scheduler *s, struct dse_task *task)
 {
     struct dse_task *victim = NULL;
+    if (release_waiting(s, NULL)) return;
     for (int i = 0; i < s->n_residents; i++) {
         struct dse_task *other = s->residents[i];
         if (other->active && !other->unbounded) continue;

@@ -3,6 +3,7 @@
  * Any thread submits, cancels or looks; the lock that they share with the engine thread is held for a few loads and
  * stores, never while something is computed or a callback runs.
  */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -104,9 +105,11 @@ static void on_disk_news(void *user)
     pthread_mutex_unlock(&engine->lock);
 }
 
+/* While requests run, a step waits for the copy of one block at most. */
 static void save(struct dse_engine *engine)
 {
-    if (engine->disk != NULL) dse_prefix_tier_save(&engine->scheduler.pool, engine->disk);
+    struct dse_scheduler *s = &engine->scheduler;
+    if (engine->disk != NULL) dse_prefix_tier_save(&s->pool, engine->disk, s->n_residents > 0 ? 1 : INT_MAX);
 }
 
 /* What is in no file yet, before the memory goes. */
@@ -130,7 +133,7 @@ static void save_rest(struct dse_engine *engine)
 static bool receive(struct dse_engine *engine, bool *cancels)
 {
     struct dse_scheduler *s = &engine->scheduler;
-    bool idle = s->n_residents == 0 && (s->waiting == NULL || dse_scheduler_loading(s));
+    bool idle = s->n_residents == 0 && (s->waiting == NULL || s->n_loads > 0);
     pthread_mutex_lock(&engine->lock);
     while (idle && !engine->stopping && engine->inbox == NULL && !engine->cancel_pending && !engine->disk_news)
         pthread_cond_wait(&engine->wake, &engine->lock);
@@ -162,7 +165,7 @@ static void *engine_main(void *argument)
             if (!dse_model_intact(engine->model)) fail_all_truncated(engine);
             dse_scheduler_admit(s, dse_clock_ns());
             publish_gauges(engine);
-            if (!dse_engine_step(engine) && s->n_residents == 0 && s->waiting != NULL && !dse_scheduler_loading(s)) {
+            if (!dse_engine_step(engine) && s->n_residents == 0 && s->waiting != NULL && s->n_loads == 0) {
                 /* Nothing runs and the first in line cannot: submit should have refused it. Never spin on it. */
                 struct dse_error error;
                 (void)dse_fail(&error, DSE_ERR_INTERNAL, "the request does not fit an empty KV pool");

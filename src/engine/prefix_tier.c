@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-void dse_prefix_tier_save(struct dse_kv_pool *pool, struct dse_prefix_disk *disk)
+void dse_prefix_tier_save(struct dse_kv_pool *pool, struct dse_prefix_disk *disk, int max_copies)
 {
     struct dse_prefix_cache *cache = &pool->cache;
     if (!dse_prefix_disk_writes(disk)) dse_prefix_tier_stop_saving(pool);
@@ -21,7 +21,7 @@ void dse_prefix_tier_save(struct dse_kv_pool *pool, struct dse_prefix_disk *disk
                                                     .block_bytes = pool->layout.block_bytes,
                                                     .depth = (uint32_t)entry->depth};
             memcpy(header.tokens, entry->tokens, sizeof header.tokens);
-            if (!dse_prefix_disk_offer(disk, &header, dse_kv_block(pool, block))) return;
+            if (max_copies-- == 0 || !dse_prefix_disk_offer(disk, &header, dse_kv_block(pool, block))) return;
         }
         dse_prefix_saved(cache, block);
     }

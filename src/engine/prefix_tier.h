@@ -9,8 +9,8 @@
 #include "engine/kv_pool.h"
 #include "engine/prefix_disk.h"
 
-/* Offers blocks that nobody uses and that are in no file, as many as there is room for. */
-void dse_prefix_tier_save(struct dse_kv_pool *pool, struct dse_prefix_disk *disk);
+/* Offers blocks that nobody uses and that are in no file, as many as there is room for, at most max_copies. */
+void dse_prefix_tier_save(struct dse_kv_pool *pool, struct dse_prefix_disk *disk, int max_copies);
 /* The memory of the pool is no longer to be trusted: nothing more is saved. */
 void dse_prefix_tier_stop_saving(struct dse_kv_pool *pool);
 

@@ -25,6 +25,7 @@ struct dse_span {
 struct dse_scheduler {
     struct dse_kv_pool pool;
     struct dse_prefix_disk *disk; /* borrowed; NULL: the prefix cache is in memory only */
+    int n_loads;                  /* under way, with the blocks they fill; also for tasks that are gone */
     struct dse_policy policy;
     uint64_t now_ns;          /* of the turn */
     struct dse_task *waiting; /* without blocks, by id */
@@ -50,7 +51,6 @@ void dse_scheduler_enqueue(struct dse_scheduler *scheduler, struct dse_task *tas
 void dse_scheduler_remove(struct dse_scheduler *scheduler, struct dse_task *task);
 /* Takes what was read for tasks that wait for it. */
 void dse_scheduler_collect(struct dse_scheduler *scheduler);
-bool dse_scheduler_loading(const struct dse_scheduler *scheduler); /* whether a task waits for that */
 /* Gives the places of the batch to those that come first now. */
 void dse_scheduler_admit(struct dse_scheduler *scheduler, uint64_t now_ns);
 /* Fills forward->rows and the spans: one row per decoding sequence, then prompt tokens as many as chunk allows. The
@@ -59,7 +59,7 @@ void dse_scheduler_form(struct dse_scheduler *scheduler, struct dse_forward *for
 /* After the prompt was computed by the first open choice: gives the others their sequences. False only if the promise
  * made at admission did not hold, which would be a bug. */
 DSE_MUST_CHECK bool dse_scheduler_fork(struct dse_scheduler *scheduler, struct dse_task *task);
-/* Sets one back, so that another can grow: the last in order of those that are paused or were promised no end; `task`
+/* Makes room for another to grow: what was read for waiting ones is given up, else one is set back, the last in order of those that are paused or were promised no end; `task`
  * itself if there is none. */
 void dse_scheduler_make_room(struct dse_scheduler *scheduler, struct dse_task *task);
 /* Active requests. */

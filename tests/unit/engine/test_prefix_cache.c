@@ -292,6 +292,32 @@ static void prefix_cache_compares_parents_when_tokens_are_equal(void **state)
     dse_kv_pool_deinit(&f.pool);
 }
 
+static void kv_pool_adopts_a_block_only_where_it_continues(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct dse_prefix_id id = {100, 1}, second = {100, 2}, other = {100, 3}, none = {0, 0};
+    setup(&f, 8, 8);
+    int32_t a = dse_kv_take(&f.pool), b = dse_kv_take(&f.pool), c = dse_kv_take(&f.pool);
+    assert_int_equal(dse_kv_pool_used(&f.pool), 3);
+    assert_false(dse_kv_adopt(&f.pool, &f.sequences[0], f.tokens[0], a, &other, &id));
+    assert_int_equal(dse_kv_pool_used(&f.pool), 2);
+    assert_true(dse_kv_adopt(&f.pool, &f.sequences[0], f.tokens[0], b, &none, &id));
+    assert_false(dse_kv_adopt(&f.pool, &f.sequences[0], f.tokens[0], c, &other, &second));
+    assert_int_equal(f.sequences[0].length, BT);
+    assert_int_equal(dse_kv_pool_used(&f.pool), 1);
+    /* another sequence that read the same block meanwhile gets the one that is there */
+    int32_t d = dse_kv_take(&f.pool);
+    assert_true(dse_kv_adopt(&f.pool, &f.sequences[1], f.tokens[1], d, &none, &id));
+    assert_int_equal(f.tables[1][0], f.tables[0][0]);
+    assert_int_equal(dse_kv_pool_used(&f.pool), 1);
+    assert_int_equal(dse_kv_pool_available(&f.pool), 7);
+    while (dse_kv_take(&f.pool) >= 0)
+        ;
+    assert_int_equal(dse_kv_pool_available(&f.pool), 0);
+    dse_kv_pool_deinit(&f.pool);
+}
+
 static int draw(uint64_t seed, uint64_t *at, int n)
 {
     return (int)(dse_philox_uniform(seed, 3, (*at)++) * n);
@@ -381,6 +407,7 @@ int main(void)
         cmocka_unit_test(prefix_cache_joins_equal_blocks_that_were_computed_twice),
         cmocka_unit_test(prefix_cache_compares_tokens_when_hashes_collide),
         cmocka_unit_test(prefix_cache_compares_parents_when_tokens_are_equal),
+        cmocka_unit_test(kv_pool_adopts_a_block_only_where_it_continues),
         cmocka_unit_test(prefix_cache_loses_and_doubles_no_block_in_random_lives),
         cmocka_unit_test(prefix_cache_init_survives_failing_allocations),
     };

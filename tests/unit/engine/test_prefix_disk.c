@@ -279,11 +279,14 @@ static void prefix_disk_stays_within_its_space_and_gives_up_ends_first(void **st
     struct dse_model *model = open_reference("llama_linear", DSE_COMPUTE_AUTO, 1);
     struct dse_engine_options options = on_disk;
     options.prefix_cache_disk_bytes = 5 * block_file_bytes(model);
-    assert_int_equal(cached_by(model, options, request_of(130, 1)), 0); /* four blocks */
-    assert_int_equal(count_files(".kv"), 4);
+    struct dse_engine *engine = create_engine(model, options);
+    run_free(run_request(engine, request_of(130, 1))); /* four blocks */
     prompt[0] ^= 1;
-    assert_int_equal(cached_by(model, options, request_of(70, 1)), 0); /* two more: one must go */
+    run_free(run_request(engine, request_of(70, 1))); /* two more: one must go */
+    wait_until_empty();
+    dse_engine_free(engine);
     assert_int_equal(count_files(".kv"), 5);
+    assert_int_equal(cached_by(model, options, request_of(70, 1)), 64);
     prompt[0] ^= 1;
     assert_int_equal(cached_by(model, options, request_of(130, 1)), 96);
     options.prefix_cache_disk_bytes = 2 * block_file_bytes(model); /* a smaller space from now on */
@@ -451,6 +454,76 @@ static void prefix_disk_loses_no_block_when_clients_leave(void **state)
     dse_model_unref(model);
 }
 
+/* What is being read for a client that left holds memory for a moment: who comes next waits for it, and is not refused. */
+static void prefix_disk_reads_for_a_client_that_left_disturb_nobody(void **state)
+{
+    (void)state;
+    struct dse_model *model = open_reference("llama_linear", DSE_COMPUTE_AUTO, 1);
+    struct dse_engine_options options = on_disk;
+    options.kv_bytes = 8 * model->kv_layout.block_bytes;
+    struct dse_request request = request_of(230, 20), other = request;
+    static int32_t other_prompt[230];
+    memcpy(other_prompt, prompt, sizeof other_prompt);
+    other_prompt[0] ^= 1;
+    other.prompt = other_prompt;
+    struct dse_engine *engine = create_engine(model, options);
+    run_free(run_request(engine, request));
+    dse_engine_free(engine); /* after it was written */
+    engine = create_engine(model, options);
+    for (int i = 0; i < 100; i++) {
+        struct run *left = run_create(), *stays = run_create();
+        run_submit(left, engine, request);
+        dse_engine_cancel(engine, left->id);
+        other_prompt[1] = 10 + i; /* fills the pool, so that the first is only in files again */
+        run_submit(stays, engine, other);
+        run_wait(left);
+        run_wait(stays);
+        assert_string_equal(stays->error.message, "");
+        assert_int_equal(stays->choice[0].finish, DSE_FINISH_LENGTH);
+        run_free(left);
+        run_free(stays);
+    }
+    wait_until_empty();
+    dse_engine_free(engine);
+    dse_model_unref(model);
+}
+
+/* One that waits with what was read for it makes room for a more urgent one that came meanwhile. */
+static void prefix_disk_reads_do_not_hold_up_the_urgent(void **state)
+{
+    (void)state;
+    struct dse_model *model = open_reference("llama_linear", DSE_COMPUTE_AUTO, 1);
+    struct dse_engine_options options = on_disk;
+    options.kv_bytes = 8 * model->kv_layout.block_bytes;
+    struct dse_request request = request_of(230, 20), other = request;
+    static int32_t other_prompt[230];
+    memcpy(other_prompt, prompt, sizeof other_prompt);
+    other_prompt[0] ^= 1;
+    other.prompt = other_prompt;
+    struct dse_engine *engine = create_engine(model, options);
+    run_free(run_request(engine, request));
+    dse_engine_free(engine);
+    engine = create_engine(model, options);
+    for (int i = 0; i < 60; i++) {
+        struct run *patient = run_create(), *urgent = run_create();
+        other.priority = 1;
+        other_prompt[1] = 10 + i;
+        run_submit(patient, engine, request);
+        run_submit(urgent, engine, other);
+        run_wait(patient);
+        run_wait(urgent);
+        assert_string_equal(patient->error.message, "");
+        assert_string_equal(urgent->error.message, "");
+        run_free(patient);
+        run_free(urgent);
+        other_prompt[1] = 100 + i; /* so that the first is only in files again */
+        run_free(run_request(engine, other));
+    }
+    wait_until_empty();
+    dse_engine_free(engine);
+    dse_model_unref(model);
+}
+
 static void prefix_disk_survives_every_failing_allocation_at_its_start(void **state)
 {
     (void)state;
@@ -489,6 +562,8 @@ int main(void)
         CASE(prefix_disk_skips_damaged_files_with_one_warning),
         CASE(prefix_disk_holds_what_the_pool_had_to_give_up),
         CASE(prefix_disk_loses_no_block_when_clients_leave),
+        CASE(prefix_disk_reads_for_a_client_that_left_disturb_nobody),
+        CASE(prefix_disk_reads_do_not_hold_up_the_urgent),
         CASE(prefix_disk_survives_every_failing_allocation_at_its_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
