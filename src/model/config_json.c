@@ -140,13 +140,13 @@ static void read_scaling(struct reader *r, struct dse_rope_config *rope)
         /* Not attn_factor: R1-0528-Qwen3-8B carries that key, and no published runtime reads it. */
         rope->attention_factor = read_number(r, "attention_factor", 0);
         rope->mscale = read_number(r, "mscale", 0);
-        rope->mscale_all_dim = read_number(r, "mscale_all_dim", 0);
         if (!read_bool(r, "truncate", true) && r->status == DSE_OK) unsupported(r, "truncate", "false", "true");
     } else {
         unsupported(r, "rope_type", type, "default, linear, llama3 or yarn");
         return;
     }
     rope->factor = require_number(r, "factor");
+    rope->mscale_all_dim = read_number(r, "mscale_all_dim", 0);
 }
 
 static void read_rope(struct reader *r, struct dse_rope_config *rope)
