@@ -237,6 +237,12 @@ static void config_values(const struct emitter *e)
          "quantization_config.activation_scheme"},
         {"{\"-quantization_config\": 0}", "o_proj.weight"},
         /* yarn's magnitudes */
+        {"{\"rope_parameters\": {\"rope_type\": \"default\"}}", "rope_scaling"},
+        {"{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4}}", "rope_scaling"},
+        {"{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4}, \"rope_scaling\": {\"type\": \"yarn\", "
+         "\"factor\": 5}}",
+         "rope_scaling"},
+        {"{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4}, \"rope_scaling\": 4}", "rope_scaling"},
         {"{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"mscale\": -1}}", "rope_scaling.mscale"},
         {"{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"mscale_all_dim\": -1}}",
          "rope_scaling.mscale_all_dim"},

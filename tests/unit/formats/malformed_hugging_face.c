@@ -447,6 +447,8 @@ static void config_values(const struct emitter *e)
         {"rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4,\"beta_slow\":0}", "rope_scaling.beta_slow"},
         {"rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4,\"attention_factor\":-1}",
          "rope_scaling.attention_factor"},
+        {"rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4,\"attention_factor\":0}",
+         "rope_scaling.attention_factor"},
         {"rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":-1}", "rope_scaling.mscale"},
         {"rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4,\"mscale\":1e300}", "rope_scaling.mscale"},
         {"rope_scaling", "{\"rope_type\":\"yarn\",\"factor\":4,\"mscale_all_dim\":-1}", "rope_scaling.mscale_all_dim"},
