@@ -36,8 +36,8 @@
     X(KV_MEMORY, "kv-cache-memory", "", SIZE, "BYTES", "0", 0, INT64_MAX, NULL, V_ENGINE_VERBS,                        \
       "size of the KV pool; 0: planned from context and free memory")                                                  \
     X(KV_DTYPE, "kv-cache-dtype", "", CHOICE, "TYPE", "auto", 0, 0, "auto f16 q8_0 q4_0", V_MODEL_VERBS,               \
-      "type of the KV cache; auto: f16, or f32 with --compute f32; q8_0 for models with latent attention; q4_0 is "    \
-      "refused")                                                                                                       \
+      "type of the KV cache; auto: f16, or f32 with --compute f32; q8_0 for models with latent attention and no "      \
+      "indexer; q4_0 is refused")                                                                                      \
     X(MEMORY_FRACTION, "memory-fraction", "--gpu-memory-utilization", REAL, "F", "0.9", 0.01, 1, NULL, V_ENGINE_VERBS, \
       "share of the available memory that the plan may use")                                                           \
     X(CHUNK, "chunk-tokens", "--max-num-batched-tokens", INT, "N", "512", 1, 8192, NULL,                               \

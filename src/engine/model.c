@@ -81,6 +81,12 @@ static enum dse_status choose_kv_type(const struct dse_config *config, const str
                                "a q8_0 KV cache (--kv-cache-dtype) is for models with latent attention; %s keeps keys "
                                "and values as f16",
                                config->arch_name);
+        if (config->indexer.n_heads > 0)
+            return dse_fail_at(
+                err, DSE_ERR_UNSUPPORTED, "kv_cache", -1,
+                "a q8_0 KV cache (--kv-cache-dtype) is not for %s: where rounded latents make its indexer "
+                "choose other keys, logits keep no bound",
+                config->arch_name);
         if (config->latent.kv_rank % 32 != 0)
             return dse_fail_at(
                 err, DSE_ERR_UNSUPPORTED, "kv_cache", -1,
