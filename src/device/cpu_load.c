@@ -166,7 +166,10 @@ uint64_t dse_expansion_bytes(const struct dse_model_file *file, bool f32)
         struct dse_head_matrix heads;
         struct cpu_packed_shape shape;
         struct cpu_source source = expansion_source(file, &file->layers[i].kv_b, &heads);
-        source.layout = dse_cpu_source_layout(&source, f32);
+        /* as dse_cpu_source_layout, but for weights so large that they become f32: those are found by reading them */
+        source.layout = dse_matrix_layout(source.tensor->type, source.tensor->shape[source.tensor->n_dims - 1], f32);
+        if (source.transposed && dse_layout_uses_s8(source.layout))
+            source.layout = source.n_rows % DSE_ACT_BLOCK == 0 ? DSE_LAYOUT_Q8 : DSE_LAYOUT_F16;
         if (dse_cpu_source_shape(&source, &shape)) sum += (uint64_t)shape.n_matrices * shape.matrix_bytes;
     }
     return sum;

@@ -93,10 +93,11 @@ enum dse_layout dse_cpu_source_layout(const struct cpu_source *source, bool f32)
         if (source->transposed && !(weight >= F16_LEAST && weight <= F16_LARGEST)) return DSE_LAYOUT_F32;
     }
     if (!source->transposed || layout == DSE_LAYOUT_F32 || layout == DSE_LAYOUT_BF16) return layout;
-    if (source->to_blocks && dse_layout_uses_s8(layout) && source->n_rows % DSE_ACT_BLOCK == 0) return DSE_LAYOUT_Q8;
     /* A block of 8-bit values has a scale in f16, so its weights may be a hundred times what f16 holds. Steps below the
      * scale do not exist, so nothing is too small. */
     const bool fits = layout == DSE_LAYOUT_FP8 || layout == DSE_LAYOUT_F16 || blocks_fit_f16(source);
+    if (fits && source->to_blocks && dse_layout_uses_s8(layout) && source->n_rows % DSE_ACT_BLOCK == 0)
+        return DSE_LAYOUT_Q8;
     return fits ? DSE_LAYOUT_F16 : DSE_LAYOUT_F32;
 }
 
