@@ -679,7 +679,8 @@ static void check_core(const struct core *core, int row, int sequence, const int
 }
 
 /* Computed once with one thread and the scalar kernels, one row at a time; every machine must find the same. */
-#define CORE_HASH UINT64_C(0xa73e7d95877c1408)
+#define CORE_HASH     UINT64_C(0xa73e7d95877c1408)
+#define EXPANDED_HASH UINT64_C(0xdf575f9a4f6a0cb8)
 
 static void latent_core_has_the_same_bits_on_every_machine(void **state)
 {
@@ -694,6 +695,11 @@ static void latent_core_has_the_same_bits_on_every_machine(void **state)
     check_core(&core, 39, 1, NULL, 600);
     uint64_t hash = hash_floats(core.latents, 40 * core.latent_floats);
     if (hash != CORE_HASH) fail_msg("the hash is 0x%llx", (unsigned long long)hash);
+    const struct dse_rows rows = {.n_rows = 39, .positions = core.scene.positions, .kv = core.scene.views};
+    device->ops->expanded_attention(device, &core.scene.weights, LAYER, &core.scene.kv.layout, &rows, core.q,
+                                    core.scene.out);
+    hash = hash_floats(core.scene.out, 39 * core.scene.out_floats);
+    if (hash != EXPANDED_HASH) fail_msg("the hash of the expanded form is 0x%llx", (unsigned long long)hash);
     dse_device_close(device);
     core_deinit(&core);
 }
