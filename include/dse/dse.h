@@ -7,7 +7,7 @@
  *
  * Memory is planned when the engine is created and admitted per request: a request that was accepted will not fail for
  * lack of KV memory. Results do not depend on what else is in the batch, on the thread count or on chunk sizes; with
- * DSE_NUMERICS_FAST they depend on how the prompt was cut into steps, which other requests and the clock have a part in.
+ * DSE_NUMERICS_FAST they depend on how the prompt was cut into steps, in which other requests and the clock have a part.
  * Nothing here prints, logs or exits.
  *
  * The installed headers are this one, error.h and version.h: token ids in, token ids out. Text is not part of them:
@@ -76,8 +76,8 @@ struct dse_model_info {
     uint64_t resident_bytes; /* packed weights in anonymous memory (0 when mapped from the pack cache) */
     uint64_t kv_bytes_per_token;
     const char *device_name; /* "cpu" */
-    /* DSE_NUMERICS_FAST only where it was asked for and the model has latent attention. Part of the identity of all that
-     * is kept of a computation: keys and values of two settings differ. */
+    /* DSE_NUMERICS_FAST only where it was asked for and the model has latent attention. Part of the identity of all
+     * that is kept of a computation: keys and values of two settings differ. */
     enum dse_numerics numerics;
 };
 void dse_model_get_info(const struct dse_model *model, struct dse_model_info *info);

@@ -25,7 +25,8 @@ struct cpu_packed_shape {
 /* False if it cannot be packed: the columns are no whole number of blocks, or the size overflows. */
 bool dse_cpu_source_shape(const struct cpu_source *source, struct cpu_packed_shape *shape);
 /* Which layout holds its values; f32: everything as f32. What is transposed loses its blocks and becomes 16-bit floats,
- * or f32 where those would not do, or with to_blocks Q8_0. Reads the scales of all blocks, of what is transposed or F8_E4M3. */
+ * or f32 where those would not do, or with to_blocks Q8_0. Reads the scales of all blocks, of what is transposed or
+ * F8_E4M3. */
 enum dse_layout dse_cpu_source_layout(const struct cpu_source *source, bool f32);
 
 /* Independent pieces of the work, and the floats of scratch that each needs. */

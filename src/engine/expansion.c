@@ -2,7 +2,7 @@
  * threads, other sequences or the machine. */
 #include "engine/expansion.h"
 
-/* Fewer are left absorbed whatever the count says: a head's keys and values are computed for at least a tile of rows. */
+/* Fewer stay absorbed whatever the count says: a head's keys and values are computed for at least a tile of rows. */
 #define LEAST_ROWS DSE_KV_BLOCK_TOKENS
 
 /* Per head, R the latent rank. Absorbed: a row is projected into the latent space and back, R * (nope + v), and meets

@@ -7,7 +7,7 @@
 /* Whether n rows of one sequence, the first at this position, take fewer multiplications in expanded form. */
 bool dse_expansion_pays(const struct dse_latent_config *latent, int64_t position, int64_t n);
 
-/* The rows from `first` on that attend in the same form: how many, and whether that is the expanded one. Those of it are
+/* The rows from `first` on that attend in the same form: how many, and whether that is the expanded one, whose rows are
  * of one sequence, at consecutive positions. */
 struct dse_row_run {
     int n_rows;

@@ -1,8 +1,8 @@
 /* Latent attention in expanded form, one head and one 256-key split at a time: keys and values of the split are
  * computed from the latents in the cache, then rows attend to them as ordinary heads do.
  *
- * Called by the CPU device (cpu_expanded.c) for many rows of one sequence, where it takes fewer multiplications than the
- * absorbed form. What a row gets depends on its query and on the cache only, never on the rows beside it.
+ * Called by the CPU device (cpu_expanded.c) for many rows of one sequence, where it takes fewer multiplications than
+ * the absorbed form. What a row gets depends on its query and on the cache only, never on the rows beside it.
  */
 #ifndef DSE_KERNELS_EXPANDED_H
 #define DSE_KERNELS_EXPANDED_H

@@ -715,8 +715,7 @@ static void matrices_whole_per_head_and_transposed_hold_the_values_of_the_file(v
         }
 }
 
-/* The matrix that fast numerics need beside the others: its values, its size as `show` tells it, and that a pack with it
- * is another file than one without. */
+/* The matrix that fast numerics need beside the others: its values, and its size as `show` tells it. */
 static void fast_numerics_load_the_way_from_latent_to_key(void **state)
 {
     struct place *place = *state;

@@ -175,8 +175,8 @@ static void plan_leaves_mapped_weights_their_memory_unless_told_otherwise(void *
     assert_int_equal(system(command), 0);
 }
 
-/* deepseek_v2: 4 layers of 4 heads, of each 32 rows of 64 columns in bf16; scratch for a thread: latents of 64 keys, keys
- * and values of a split, and so on. All of it is in the plan, and none of it without. */
+/* deepseek_v2: 4 layers of 4 heads, of each 32 rows of 64 columns in bf16; scratch for each thread: keys and
+ * values of a split, results of all rows. All of it is in the plan, and none of it without. */
 static void plan_counts_what_fast_numerics_take(void **state)
 {
     (void)state;
