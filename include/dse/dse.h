@@ -7,8 +7,8 @@
  *
  * Memory is planned when the engine is created and admitted per request: a request that was accepted will not fail for
  * lack of KV memory. Results do not depend on what else is in the batch, on the thread count or on chunk sizes; with
- * DSE_NUMERICS_FAST they depend on how the prompt was cut into steps, in which other requests and the clock have a part.
- * Nothing here prints, logs or exits.
+ * DSE_NUMERICS_FAST they depend on how the prompt was cut into steps, in which other requests and the clock have a
+ * part. Nothing here prints, logs or exits.
  *
  * The installed headers are this one, error.h and version.h: token ids in, token ids out. Text is not part of them:
  * tokenizer, chat template, stop texts and grammars (src/text) have no installed header yet, so their types below are
