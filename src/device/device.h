@@ -155,8 +155,8 @@ struct dse_device_ops {
                              const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *q,
                              const float *absorbed, const struct dse_key_choice *choice, float *out);
     /* out [n, H, v]: the same attention in expanded form, for rows of one sequence at consecutive positions that see
-     * all keys up to their own. Keys and values of a head are computed from the latents, block by block. Its rounding is
-     * not the absorbed form's; a row's bits do not depend on the other rows. Only with config.latent.expand. */
+     * all keys up to their own. Keys and values of a head are computed from the latents, block by block. Its rounding
+     * is not the absorbed form's; a row's bits do not depend on the other rows. Only with config.latent.expand. */
     void (*expanded_attention)(struct dse_device *device, const struct dse_device_weights *weights, int layer,
                                const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *q,
                                float *out);
