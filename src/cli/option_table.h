@@ -28,6 +28,12 @@
       "CPU allowed are refused")                                                                                       \
     X(COMPUTE, "compute", "", CHOICE, "HOW", "auto", 0, 0, "auto f32", V_MODEL_VERBS,                                  \
       "f32 computes everything in f32: reference numbers, slow")                                                       \
+    X(NUMERICS, "numerics", "", CHOICE, "HOW", "exact", 0, 0, "exact fast", V_RUN | V_SERVE | V_EVAL,                  \
+      "fast lets prompts attend in expanded form where that takes less work, in models with latent attention; "        \
+      "results "                                                                                                       \
+      "then depend on how a prompt is cut into steps")                                                                 \
+    X(BENCH_NUMERICS, "numerics", "", CHOICE, "HOW", "exact", 0, 0, "exact fast both", V_BENCH,                        \
+      "how prompts attend in models with latent attention; both: every test with exact and with fast")                 \
     X(PACK_CACHE, "pack-cache", "", STRING, "DIR|off", NULL, 0, 0, NULL, V_MODEL_VERBS,                                \
       "where weights in this CPU's layout are kept and mapped from, at most 5 models, those used last; off packs "     \
       "into memory at each start (default: $XDG_CACHE_HOME/deepseek-edge/packed)")                                     \
@@ -41,7 +47,8 @@
     X(MEMORY_FRACTION, "memory-fraction", "--gpu-memory-utilization", REAL, "F", "0.9", 0.01, 1, NULL, V_ENGINE_VERBS, \
       "share of the available memory that the plan may use")                                                           \
     X(CHUNK, "chunk-tokens", "--max-num-batched-tokens", INT, "N", "512", 1, 8192, NULL,                               \
-      V_ENGINE_VERBS | V_BENCH | V_EVAL, "prompt tokens per forward pass; results do not depend on it")                \
+      V_ENGINE_VERBS | V_BENCH | V_EVAL,                                                                               \
+      "prompt tokens per forward pass; results do not depend on it (with --numerics fast they do)")                    \
     X(GPU_LAYERS, "gpu-layers", "-ngl", INT, "N", "0", 0, 1 << 20, NULL, V_MODEL_VERBS,                                \
       "layers on a GPU; this version has no GPU support and refuses any but 0")                                        \
     X(CHAT_TEMPLATE, "chat-template", "", STRING, "FILE", NULL, 0, 0, NULL, V_ENGINE_VERBS | V_TEMPLATE,               \

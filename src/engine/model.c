@@ -135,6 +135,7 @@ static void describe(struct dse_model *model)
     info->file_bytes = file->weight_bytes + (config->n_mtp_used > 0 ? file->mtp_bytes : 0);
     info->resident_bytes = model->weights.resident_bytes;
     info->kv_bytes_per_token = model->kv_layout.block_bytes / DSE_KV_BLOCK_TOKENS;
+    info->numerics = config->latent.expand ? DSE_NUMERICS_FAST : DSE_NUMERICS_EXACT;
     info->device_name = model->device->ops->name;
 }
 
@@ -170,6 +171,9 @@ enum dse_status dse_model_open(const char *path, const struct dse_model_options 
     enum dse_status status = dse_device_open(options->device, options->n_threads, &model->device, err);
     if (status == DSE_OK) status = dse_model_file_open(path, &model->file, err);
     if (status == DSE_OK) status = choose_mtp(model, options, err);
+    if (status == DSE_OK)
+        model->file->config.latent.expand = options->numerics == DSE_NUMERICS_FAST &&
+                                            model->file->config.latent.kv_rank > 0;
     if (status == DSE_OK) status = open_tokenizer(model, err);
     if (status == DSE_OK) {
         status = model->device->ops->load(model->device, model->file, model->f32, options->pack_cache, &model->weights,

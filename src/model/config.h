@@ -51,6 +51,7 @@ struct dse_latent_config {
     int kv_rank;       /* R; 0: this model has ordinary heads */
     int q_rank;        /* Rq; 0: q comes from x directly */
     int nope, rope, v; /* per head; head_dim is nope + rope */
+    bool expand;       /* --numerics fast: a device loads and reserves what the expanded form takes */
 };
 
 /* Variance floor of the norms over the two latents: the class default, whatever rms_norm_eps says. */
