@@ -6,8 +6,9 @@
  *   request            a prompt of token ids, sampling parameters, limits. Any number run at once in one batch.
  *
  * Memory is planned when the engine is created and admitted per request: a request that was accepted will not fail for
- * lack of KV memory. Results do not depend on what else is in the batch, on the thread count or on chunk sizes.
- * Nothing here prints, logs or exits.
+ * lack of KV memory. Results do not depend on what else is in the batch, on the thread count or on chunk sizes; with
+ * DSE_NUMERICS_FAST they depend on how the prompt was cut into steps, in which other requests and the clock have a
+ * part. Nothing here prints, logs or exits.
  *
  * The installed headers are this one, error.h and version.h: token ids in, token ids out. Text is not part of them:
  * tokenizer, chat template, stop texts and grammars (src/text) have no installed header yet, so their types below are
@@ -35,6 +36,14 @@ enum dse_compute {
     DSE_COMPUTE_F32,  /* everything in f32: reference numbers, slow */
 };
 
+/* How latent attention computes a prompt; models without it know no difference. */
+enum dse_numerics {
+    DSE_NUMERICS_EXACT, /* absorbed everywhere: a token gets the same bits however it came, in a prompt or an answer */
+    /* Many rows of one prompt in one step attend in expanded form where that takes fewer multiplications. Results then
+     * also depend on how the prompt was cut into steps, so what is cached or replayed belongs to one setting. */
+    DSE_NUMERICS_FAST,
+};
+
 /* Element type of the KV cache. */
 enum dse_kv_cache {
     DSE_KV_CACHE_AUTO, /* f16, or f32 with DSE_COMPUTE_F32 */
@@ -45,6 +54,7 @@ enum dse_kv_cache {
 struct dse_model_options {
     int n_threads; /* 0: what the machine and container allow */
     enum dse_compute compute;
+    enum dse_numerics numerics;
     enum dse_kv_cache kv_cache;
     const char *device;     /* NULL or "auto" or "cpu"; others are DSE_ERR_DEVICE */
     const char *pack_cache; /* folder for packed weights, NULL: keep them in anonymous memory */
@@ -66,6 +76,9 @@ struct dse_model_info {
     uint64_t resident_bytes; /* packed weights in anonymous memory (0 when mapped from the pack cache) */
     uint64_t kv_bytes_per_token;
     const char *device_name; /* "cpu" */
+    /* DSE_NUMERICS_FAST only where it was asked for and the model has latent attention. Part of the identity of all
+     * that is kept of a computation: keys and values of two settings differ. */
+    enum dse_numerics numerics;
 };
 void dse_model_get_info(const struct dse_model *model, struct dse_model_info *info);
 const struct dse_tokenizer *dse_model_tokenizer(const struct dse_model *model); /* borrowed */
@@ -271,6 +284,8 @@ DSE_MUST_CHECK enum dse_status dse_eval_mtp_logits(struct dse_model *model, cons
 /* One row of `bench`: rates of prefill (n_gen 0) or decode (n_prompt 0) with n_seqs sequences at a depth. */
 struct dse_bench_spec {
     int n_prompt, n_gen, n_depth, n_seqs;
+    /* A model opened with DSE_NUMERICS_FAST can be timed both ways: exact is then what a model opened so computes. */
+    enum dse_numerics numerics;
 };
 /* Whether a row can be run, and if memory does not hold it, the nearest that it holds. dse_bench_run checks it too;
  * this is for asking before there is any output. */

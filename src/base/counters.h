@@ -7,6 +7,7 @@
 /* X(enum name, metric name, help text). Counters only go up. */
 #define DSE_COUNTERS(X)                                                                                                \
     X(PROMPT_TOKENS, "prompt_tokens_total", "Prompt tokens computed")                                                  \
+    X(EXPANDED_TOKENS, "expanded_tokens_total", "Prompt tokens that attended in expanded form (--numerics fast)")      \
     X(GENERATED_TOKENS, "generated_tokens_total", "Tokens generated")                                                  \
     X(REQUESTS, "requests_total", "Requests accepted")                                                                 \
     X(REQUESTS_FINISHED, "requests_finished_total", "Requests that ended by themselves")                               \

@@ -29,6 +29,12 @@
       "CPU allowed are refused")                                                                                       \
     X(COMPUTE, "compute", "", CHOICE, "HOW", "auto", 0, 0, "auto f32", V_MODEL_VERBS,                                  \
       "f32 computes everything in f32: reference numbers, slow")                                                       \
+    X(NUMERICS, "numerics", "", CHOICE, "HOW", "exact", 0, 0, "exact fast", V_RUN | V_SERVE | V_EVAL,                  \
+      "fast lets prompts attend in expanded form where that takes less work, in models with latent attention; "        \
+      "results "                                                                                                       \
+      "then depend on how a prompt is cut into steps")                                                                 \
+    X(BENCH_NUMERICS, "numerics", "", CHOICE, "HOW", "exact", 0, 0, "exact fast both", V_BENCH,                        \
+      "how prompts attend in models with latent attention; both: every test with exact and with fast")                 \
     X(PACK_CACHE, "pack-cache", "", STRING, "DIR|off", NULL, 0, 0, NULL, V_MODEL_VERBS,                                \
       "where weights in this CPU's layout are kept and mapped from, at most 5 models, those used last; off packs "     \
       "into memory at each start (default: $XDG_CACHE_HOME/deepseek-edge/packed)")                                     \
@@ -37,8 +43,8 @@
     X(KV_MEMORY, "kv-cache-memory", "", SIZE, "BYTES", "0", 0, INT64_MAX, NULL, V_ENGINE_VERBS,                        \
       "size of the KV pool; 0: planned from context and free memory")                                                  \
     X(KV_DTYPE, "kv-cache-dtype", "", CHOICE, "TYPE", "auto", 0, 0, "auto f16 q8_0 q4_0", V_MODEL_VERBS,               \
-      "type of the KV cache; auto: f16, or f32 with --compute f32; q8_0 for models with latent attention; q4_0 is "    \
-      "refused")                                                                                                       \
+      "type of the KV cache; auto: f16, or f32 with --compute f32; q8_0 for models with latent attention and no "      \
+      "indexer; q4_0 is refused")                                                                                      \
     X(PREFIX_CACHING, "enable-prefix-caching", "", FLAG, NULL, "on", 0, 0, NULL, V_ENGINE_VERBS,                       \
       "keep KV blocks of prompts and answers until their memory is needed; prompts that begin the same begin there")   \
     X(PREFIX_MEMORY, "prefix-cache-memory", "", SIZE, "BYTES", "0", 0, INT64_MAX, NULL, V_ENGINE_VERBS,                \
@@ -57,7 +63,8 @@
     X(MEMORY_FRACTION, "memory-fraction", "--gpu-memory-utilization", REAL, "F", "0.9", 0.01, 1, NULL, V_ENGINE_VERBS, \
       "share of the available memory that the plan may use")                                                           \
     X(CHUNK, "chunk-tokens", "--max-num-batched-tokens", INT, "N", "512", 1, 8192, NULL,                               \
-      V_ENGINE_VERBS | V_BENCH | V_EVAL, "prompt tokens per forward pass; results do not depend on it")                \
+      V_ENGINE_VERBS | V_BENCH | V_EVAL,                                                                               \
+      "prompt tokens per forward pass; results do not depend on it (with --numerics fast they do)")                    \
     X(GPU_LAYERS, "gpu-layers", "-ngl", INT, "N", "0", 0, 1 << 20, NULL, V_MODEL_VERBS,                                \
       "layers on a GPU; this version has no GPU support and refuses any but 0")                                        \
     X(CHAT_TEMPLATE, "chat-template", "", STRING, "FILE", NULL, 0, 0, NULL, V_ENGINE_VERBS | V_TEMPLATE,               \

@@ -51,6 +51,8 @@ void dse_cli_print_plan(const struct dse_model *model, const struct dse_memory_p
     if (plan->locked_bytes > 0)
         fprintf(stderr, "        of them %s are locked in memory, and of %s of experts the chosen ones are read\n",
                 dse_format_bytes(plan->locked_bytes, a), dse_format_bytes(plan->expert_bytes, b));
+    if (info.numerics == DSE_NUMERICS_FAST)
+        fprintf(stderr, "numerics fast: results depend on how a prompt is cut into steps\n");
     fprintf(stderr, "context %lld tokens a request, %d at once\n", (long long)plan->context_length,
             plan->max_concurrent);
 }

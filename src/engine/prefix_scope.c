@@ -40,6 +40,7 @@ void dse_prefix_model(const struct dse_model *model, uint64_t identity[2])
     /* Another version may compute other last bits. */
     add(identity, pack_hash(DSE_VERSION, strlen(DSE_VERSION)));
     add(identity, model->f32);
+    add(identity, model->file->config.latent.expand);
     add(identity, (uint64_t)layout->type);
     add(identity, (uint64_t)layout->n_layers);
     add(identity, layout->block_bytes);
