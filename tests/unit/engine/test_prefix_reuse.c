@@ -85,7 +85,7 @@ static void prefix_reuse_changes_no_bit_on_any_architecture(void **state)
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         check_architecture(paths[i], DSE_KV_CACHE_AUTO);
     check_architecture("deepseek_v2", DSE_KV_CACHE_Q8_0);
-    check_architecture("deepseek_v32", DSE_KV_CACHE_Q8_0);
+    check_architecture("deepseek_v3", DSE_KV_CACHE_Q8_0);
 }
 
 struct pair {
