@@ -247,40 +247,6 @@ static struct dse_request greedy(const int32_t *prompt, int n_prompt, int max_to
     return request;
 }
 
-/* Steps of at most 32 prompt tokens, so that neither the clock nor an equal share has a say: others that decode in the
- * same steps change nothing. */
-static void requests_that_decode_beside_a_prompt_change_nothing(void **state)
-{
-    const struct quantized *q = *state;
-    struct dse_model *model = open_path(q->path, (struct dse_model_options){.numerics = DSE_NUMERICS_FAST});
-    struct dse_engine *engine = create_engine(
-        model,
-        (struct dse_engine_options){.context_length = 512, .max_concurrent = 4, .max_queue = 8, .chunk_tokens = 32});
-    const uint64_t before = dse_counter_get(DSE_COUNTER_EXPANDED_TOKENS);
-    struct run *alone = run_request(engine, greedy(q->ids, 96, 30)), *crowd[2], *run = run_create();
-    /* rows 0 to 31 are; a step deeper in the context is worth it only with more rows than 32 */
-    assert_int_equal(dse_counter_get(DSE_COUNTER_EXPANDED_TOKENS) - before, 32);
-    for (int i = 0; i < 2; i++) {
-        crowd[i] = run_create();
-        crowd[i]->hold = i == 1;
-        crowd[i]->hold_at = DSE_EVENT_TOKEN;
-        run_submit(crowd[i], engine, greedy(q->ids + 100 * (i + 1), 3, 200));
-    }
-    run_wait_held(crowd[1]);
-    run_submit(run, engine, greedy(q->ids, 96, 30));
-    run_release(crowd[1]);
-    run_wait(run);
-    assert_true(runs_equal(run, alone));
-    for (int i = 0; i < 2; i++) {
-        run_wait(crowd[i]);
-        run_free(crowd[i]);
-    }
-    run_free(run);
-    run_free(alone);
-    dse_engine_free(engine);
-    dse_model_unref(model);
-}
-
 /* Latents, not expanded keys, are what the cache holds: an answer goes on from them in absorbed form. */
 static void greedy_answers_after_an_expanded_prompt_equal_hugging_face(void **state)
 {
@@ -345,7 +311,6 @@ int main(void)
         cmocka_unit_test(logits_stay_close_in_default_compute_with_either_cache),
         cmocka_unit_test(rounding_of_latents_costs_about_what_rounding_of_queries_does),
         cmocka_unit_test(fast_logits_depend_on_the_chunks_but_not_on_threads),
-        cmocka_unit_test(requests_that_decode_beside_a_prompt_change_nothing),
         cmocka_unit_test(greedy_answers_after_an_expanded_prompt_equal_hugging_face),
         cmocka_unit_test(models_without_latent_attention_say_that_nothing_changes),
     };
