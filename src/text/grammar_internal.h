@@ -1,6 +1,7 @@
 /* What the files of the grammar share: syntax tree, compiled graph, token trie, matcher.
  *
  *   source --grammar_parse.c--> rules (tree) --grammar_compile.c--> struct dse_grammar (graph of byte ranges)
+ *   JSON schema, regular expression, tools --json_schema*.c, regex_grammar.c, grammar_build.c--> rules (tree)
  *   graph --grammar_matcher.c--> sets of parse stacks, a lazily built automaton over them
  *   token texts --grammar_trie.c--> trie;   grammar.c walks the trie with the matcher.
  *
@@ -15,6 +16,7 @@
 #include "text/grammar.h"
 
 #define DSE_GRAMMAR_MAX_REPEAT       4096       /* bounds of {m,n} */
+#define DSE_GRAMMAR_MAX_BUILD_REPEAT 65536      /* the same of grammars that are built (grammar_build.h) */
 #define DSE_GRAMMAR_MAX_PARENS       128        /* nested groups */
 #define DSE_GRAMMAR_MAX_TREE_DEPTH   512        /* groups, sequences and repetitions inside one another */
 #define DSE_GRAMMAR_MAX_NAME_BYTES   256        /* of a rule */
@@ -74,6 +76,8 @@ struct grammar_rules {
 /* Fills rules (which is zeroed by the caller but for its arena); every rule that is used is defined. */
 DSE_MUST_CHECK enum dse_status dse_grammar_parse(const char *source, size_t bytes, struct grammar_rules *rules,
                                                  struct dse_error *err);
+/* Sorts, joins and, if negated, turns inside out; ranges has room for n + 1. Returns the new count. */
+size_t dse_grammar_normalise_ranges(struct grammar_range *ranges, size_t n_ranges, bool negated);
 /* "grammar line N: …"; also sets err->line. */
 enum dse_status dse_grammar_fail(struct dse_error *err, enum dse_status status, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
@@ -104,6 +108,9 @@ struct dse_grammar {
     uint8_t class_of_byte[256], byte_of_class[256];
 };
 
+/* Rules whose bodies are all there -> a grammar that starts at root, owned. */
+DSE_MUST_CHECK enum dse_status dse_grammar_compile_rules(const struct grammar_rules *rules, uint32_t root,
+                                                         struct dse_grammar **out, struct dse_error *err);
 /* Rejects left recursion. */
 DSE_MUST_CHECK enum dse_status dse_grammar_check_recursion(const struct grammar_rules *rules, struct dse_error *err);
 /* Ranges of code points as alternative sequences of byte ranges; calls back with 1…4 bytes. */
