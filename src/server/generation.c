@@ -356,7 +356,8 @@ static enum dse_status create(struct dse_server *server, const struct dse_genera
     /* Of the request's JSON, which may be large, only the stop strings are still needed. */
     g->stop = json_incref(json_object_get(setup->root, "stop"));
     json_decref(setup->root);
-    g->params.model = g->params.grammar = NULL;
+    g->params.model = NULL;
+    g->params.constraint = (struct dse_constraint){.kind = DSE_CONSTRAINT_NONE};
     g->n_choices = g->n_prompts * g->params.n;
     g->choices = dse_calloc(DSE_MEM_REQUEST, (size_t)g->n_choices, sizeof *g->choices);
     if (!g->choices) return dse_fail_memory(err, (size_t)g->n_choices * sizeof *g->choices, "choices");

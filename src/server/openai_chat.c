@@ -134,7 +134,7 @@ static enum dse_status prepare(struct dse_served *served, const json_t *root, st
                                struct dse_error *err)
 {
     enum dse_status status = dse_chat_request_parse(root, served->n_vocab, request, err);
-    if (status == DSE_OK) status = dse_gen_params_grammar(&request->params, &setup->grammar, err);
+    if (status == DSE_OK) status = dse_constraint_compile(&request->params.constraint, &setup->grammar, err);
     if (status != DSE_OK) return status;
     struct dse_chat_prompt prompt = {0};
     status = dse_chat_request_prompt(request, served, DSE_CHAT_GENERATE, &prompt, err);
