@@ -141,11 +141,18 @@ enum dse_status dse_constraint_parse(const json_t *root, struct dse_constraint *
     return take_named(root, named, sizeof named / sizeof *named, 0, out, err);
 }
 
-/* A schema that came as text. */
-static enum dse_status compile_text(const struct dse_constraint *c, struct dse_grammar **grammar, struct dse_error *err)
+enum dse_status dse_constraint_schema(const struct dse_constraint *c, json_t **schema, struct dse_error *err)
+{
+    if (c->text) return dse_json_parse(c->text, c->bytes, c->field, schema, err);
+    *schema = json_incref((json_t *)c->json);
+    return DSE_OK;
+}
+
+static enum dse_status compile_schema(const struct dse_constraint *c, struct dse_grammar **grammar,
+                                      struct dse_error *err)
 {
     json_t *schema = NULL;
-    enum dse_status status = dse_json_parse(c->text, c->bytes, c->field, &schema, err);
+    enum dse_status status = dse_constraint_schema(c, &schema, err);
     if (status == DSE_OK) status = dse_json_schema_compile(schema, c->field, c->flags, grammar, err);
     json_decref(schema);
     return status;
@@ -158,9 +165,7 @@ static enum dse_status compile(const struct dse_constraint *c, struct dse_gramma
     case DSE_CONSTRAINT_GRAMMAR: return dse_grammar_compile(c->text, c->bytes, grammar, err);
     case DSE_CONSTRAINT_REGEX: return dse_regex_compile(c->text, c->bytes, c->field, grammar, err);
     case DSE_CONSTRAINT_CHOICE: return dse_choice_compile(c->json, c->field, grammar, err);
-    case DSE_CONSTRAINT_SCHEMA:
-        return c->text ? compile_text(c, grammar, err)
-                       : dse_json_schema_compile(c->json, c->field, c->flags, grammar, err);
+    case DSE_CONSTRAINT_SCHEMA: return compile_schema(c, grammar, err);
     case DSE_CONSTRAINT_JSON_OBJECT: return dse_json_object_compile(c->field, c->flags, grammar, err);
     }
     return DSE_OK;

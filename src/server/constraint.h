@@ -28,6 +28,9 @@ struct dse_constraint {
 /* root: the request object, which must outlive *out. */
 DSE_MUST_CHECK enum dse_status dse_constraint_parse(const json_t *root, struct dse_constraint *out,
                                                     struct dse_error *err);
+/* The schema of DSE_CONSTRAINT_SCHEMA; *schema is owned. */
+DSE_MUST_CHECK enum dse_status dse_constraint_schema(const struct dse_constraint *constraint, json_t **schema,
+                                                     struct dse_error *err);
 /* *grammar: owned, or NULL for DSE_CONSTRAINT_NONE. */
 DSE_MUST_CHECK enum dse_status dse_constraint_compile(const struct dse_constraint *constraint,
                                                       struct dse_grammar **grammar, struct dse_error *err);

@@ -136,7 +136,11 @@ struct dse_token_trie {
     uint8_t *texts;
 };
 
-enum grammar_token_use { GRAMMAR_TOKEN_TEXT, GRAMMAR_TOKEN_STOP, GRAMMAR_TOKEN_NEVER };
+/* A control token can only be taken where a grammar asks for it: it is matched by this byte, which no UTF-8 has, and
+ * its text. Tokens of text with this byte are never allowed. */
+#define GRAMMAR_CONTROL_BYTE 0xFF
+
+enum grammar_token_use { GRAMMAR_TOKEN_TEXT, GRAMMAR_TOKEN_STOP, GRAMMAR_TOKEN_NEVER, GRAMMAR_TOKEN_CONTROL };
 DSE_MUST_CHECK enum dse_status dse_token_trie_create_from(const struct dse_slice *texts, const uint8_t *uses,
                                                           size_t n_tokens, struct dse_token_trie **out,
                                                           struct dse_error *err);

@@ -335,15 +335,10 @@ static enum dse_status emit_array(struct schema_compiler *s, const struct schema
 
 /* ---- objects -------------------------------------------------------------------------------------------------- */
 
-struct member {
-    const char *name;
-    bool required;
-};
-
 struct object {
     struct schema_compiler *s;
     const struct schema_facets *f;
-    struct member *members;
+    struct schema_member *members;
     size_t n, n_required, first_required; /* first_required n: none */
     bool open;                            /* other names may follow */
 };
@@ -378,7 +373,7 @@ static enum dse_status add_member(struct object *o, const char *name, const stru
                                "a name is longer than %d bytes (DSE_SCHEMA_MAX_NAME_BYTES)", DSE_SCHEMA_MAX_NAME_BYTES);
     bool required = dse_schema_requires(o->f, name);
     if (required && o->n_required++ == 0) o->first_required = o->n;
-    o->members[o->n++] = (struct member){name, required};
+    o->members[o->n++] = (struct schema_member){name, required};
     for (const struct schema_names *names = o->f->required; names; names = names->next)
         o->s->n_steps += json_array_size(names->array.json) / 16 + 1;
     if (o->s->n_steps > DSE_SCHEMA_MAX_STEPS)
@@ -430,6 +425,16 @@ static enum dse_status list_members(struct object *o)
             if (!known) TRY(add_member(o, name, names->array.path));
         }
     if (o->n_required == 0) o->first_required = o->n;
+    return DSE_OK;
+}
+
+enum dse_status dse_schema_members(struct schema_compiler *s, const struct schema_facets *f,
+                                   const struct schema_member **members, size_t *n)
+{
+    struct object o = {.s = s, .f = f};
+    TRY(list_members(&o));
+    *members = o.members;
+    *n = o.n;
     return DSE_OK;
 }
 

@@ -164,6 +164,13 @@ DSE_MUST_CHECK enum dse_status dse_schema_emit(struct schema_compiler *s, const 
 /* The set of schemas for a property or an element. */
 DSE_MUST_CHECK enum dse_status dse_schema_property_set(struct schema_compiler *s, const struct schema_facets *f,
                                                        const char *name, struct schema_set *set);
+struct schema_member {
+    const char *name;
+    bool required;
+};
+/* Properties with a name, in order. */
+DSE_MUST_CHECK enum dse_status dse_schema_members(struct schema_compiler *s, const struct schema_facets *f,
+                                                  const struct schema_member **members, size_t *n);
 bool dse_schema_requires(const struct schema_facets *f, const char *name);
 /* Whether the value, which must not be one that patterns, properties or items decide on, satisfies the facets. */
 DSE_MUST_CHECK enum dse_status dse_schema_admits(struct schema_compiler *s, const struct schema_facets *f,
