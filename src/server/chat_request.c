@@ -240,9 +240,9 @@ enum dse_status dse_chat_request_grammar(const struct dse_chat_request *request,
 {
     enum dse_tool_format format = dse_chat_request_tools(request, served);
     if (!request->tools || !dse_tool_choice_binds(&request->choice, request->tools, &request->params.constraint))
-        return dse_constraint_compile(&request->params.constraint, grammar, err);
-    return dse_tool_choice_compile(&request->choice, request->tools, &request->params.constraint, format,
-                                   served->traits.older_tool_layout, served->tokenizer, grammar, err);
+        return dse_constraint_compile(&request->params.constraint, served->grammars, grammar, err);
+    struct dse_tool_model model = {format, served->traits.older_tool_layout, served->tokenizer, served->grammars};
+    return dse_tool_choice_compile(&request->choice, request->tools, &request->params.constraint, &model, grammar, err);
 }
 
 void dse_chat_request_deinit(struct dse_chat_request *request)

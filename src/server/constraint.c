@@ -171,15 +171,44 @@ static enum dse_status compile(const struct dse_constraint *c, struct dse_gramma
     return DSE_OK;
 }
 
-enum dse_status dse_constraint_compile(const struct dse_constraint *c, struct dse_grammar **grammar,
-                                       struct dse_error *err)
+void dse_put_json_key(const json_t *value, struct dse_buffer *key)
 {
-    *grammar = NULL;
-    enum dse_status status = compile(c, grammar, err);
+    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    if (value && !text) key->failed = true;
+    if (text) dse_buffer_append(key, text, strlen(text) + 1);
+    dse_json_free_text(text);
+}
+
+void dse_constraint_put_key(const struct dse_constraint *c, struct dse_buffer *key)
+{
+    dse_buffer_printf(key, "%d %u %zu ", (int)c->kind, c->flags, c->bytes);
+    if (c->text)
+        dse_buffer_append(key, c->text, c->bytes);
+    else
+        dse_put_json_key(c->json, key);
+}
+
+/* Names the field; what went wrong below it is named by the compilers. */
+static enum dse_status name_field(const struct dse_constraint *c, enum dse_status status, struct dse_error *err)
+{
     if (status == DSE_OK || status == DSE_ERR_NO_MEMORY || !err) return status;
     struct dse_error copy = *err;
-    size_t bytes = strlen(c->field);
-    if (strncmp(copy.file, c->field, bytes) == 0)
+    if (strncmp(copy.file, c->field, strlen(c->field)) == 0)
         return dse_fail_at(err, DSE_ERR_INVALID, copy.file, -1, "%s", copy.message);
     return dse_fail_at(err, DSE_ERR_INVALID, c->field, -1, "%s: %s", c->field, copy.message);
+}
+
+enum dse_status dse_constraint_compile(const struct dse_constraint *c, struct dse_grammar_cache *cache,
+                                       struct dse_grammar **grammar, struct dse_error *err)
+{
+    struct dse_buffer key;
+    *grammar = NULL;
+    if (c->kind == DSE_CONSTRAINT_NONE) return DSE_OK;
+    dse_buffer_init(&key, DSE_MEM_REQUEST, DSE_CONSTRAINT_MAX_KEY_BYTES);
+    dse_constraint_put_key(c, &key);
+    if (!key.failed) *grammar = dse_grammar_cache_find(cache, dse_buffer_text(&key), key.length);
+    enum dse_status status = *grammar ? DSE_OK : name_field(c, compile(c, grammar, err), err);
+    if (status == DSE_OK && !key.failed) dse_grammar_cache_put(cache, dse_buffer_text(&key), key.length, *grammar);
+    dse_buffer_deinit(&key);
+    return status;
 }

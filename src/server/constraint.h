@@ -5,7 +5,8 @@
 
 #include <jansson.h>
 
-#include "text/grammar.h"
+#include "base/buffer.h"
+#include "text/grammar_cache.h"
 
 enum dse_constraint_kind {
     DSE_CONSTRAINT_NONE,
@@ -31,8 +32,14 @@ DSE_MUST_CHECK enum dse_status dse_constraint_parse(const json_t *root, struct d
 /* The schema of DSE_CONSTRAINT_SCHEMA; *schema is owned. */
 DSE_MUST_CHECK enum dse_status dse_constraint_schema(const struct dse_constraint *constraint, json_t **schema,
                                                      struct dse_error *err);
-/* *grammar: owned, or NULL for DSE_CONSTRAINT_NONE. */
+/* *grammar: owned, or NULL for DSE_CONSTRAINT_NONE. cache: where it may be found and is put. */
 DSE_MUST_CHECK enum dse_status dse_constraint_compile(const struct dse_constraint *constraint,
-                                                      struct dse_grammar **grammar, struct dse_error *err);
+                                                      struct dse_grammar_cache *cache, struct dse_grammar **grammar,
+                                                      struct dse_error *err);
+/* What the cache knows a constraint by. */
+void dse_constraint_put_key(const struct dse_constraint *constraint, struct dse_buffer *key);
+void dse_put_json_key(const json_t *value, struct dse_buffer *key); /* key->failed if there is no memory */
+
+#define DSE_CONSTRAINT_MAX_KEY_BYTES ((size_t)4 << 20) /* of larger ones no grammar is kept */
 
 #endif

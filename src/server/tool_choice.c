@@ -133,33 +133,56 @@ static enum dse_status check_names(const json_t *tools, struct dse_error *err)
     return DSE_OK;
 }
 
+static enum dse_status compile(struct dse_tool_grammar *wanted, const struct dse_constraint *constraint,
+                               struct dse_grammar **grammar, struct dse_error *err)
+{
+    json_t *schema = NULL;
+    if (constraint->kind == DSE_CONSTRAINT_JSON_OBJECT) wanted->is_json = true;
+    if (constraint->kind == DSE_CONSTRAINT_SCHEMA) TRY(dse_constraint_schema(constraint, &schema, err));
+    wanted->schema = schema;
+    wanted->schema_field = constraint->field;
+    enum dse_status status = dse_tool_grammar_compile(wanted, grammar, err);
+    json_decref(schema);
+    if (status != DSE_ERR_LIMIT || !err) return status;
+    struct dse_error copy = *err;
+    return dse_fail_at(err, DSE_ERR_INVALID, copy.file, -1, "%s", copy.message);
+}
+
+/* The format is that of the model whose cache it is. */
+static void put_key(const struct dse_tool_choice *choice, const json_t *tools, const struct dse_constraint *constraint,
+                    struct dse_buffer *key)
+{
+    dse_buffer_printf(key, "tools %d %d ", (int)choice->mode, choice->parallel);
+    for (size_t i = 0; choice->allowed && i < json_array_size(tools); i++)
+        dse_buffer_putc(key, choice->allowed[i] ? '1' : '0');
+    dse_buffer_putc(key, ' ');
+    dse_put_json_key(tools, key);
+    dse_constraint_put_key(constraint, key);
+}
+
 enum dse_status dse_tool_choice_compile(const struct dse_tool_choice *choice, const json_t *tools,
-                                        const struct dse_constraint *constraint, enum dse_tool_format format,
-                                        bool older_layout, const struct dse_tokenizer *tokenizer,
+                                        const struct dse_constraint *constraint, const struct dse_tool_model *model,
                                         struct dse_grammar **grammar, struct dse_error *err)
 {
-    struct dse_tool_grammar wanted = {.format = format,
-                                      .older_layout = older_layout,
-                                      .tokenizer = tokenizer,
+    struct dse_tool_grammar wanted = {.format = model->format,
+                                      .older_layout = model->older_layout,
+                                      .tokenizer = model->tokenizer,
                                       .tools = tools,
                                       .allowed = choice->allowed,
                                       .must_call = choice->mode == DSE_TOOL_CHOICE_REQUIRED,
                                       .parallel = choice->parallel};
-    json_t *parsed = NULL;
+    struct dse_buffer key;
     *grammar = NULL;
     if (wanted.must_call && constraint->kind != DSE_CONSTRAINT_NONE && !is_json(constraint))
         return dse_fail_at(err, DSE_ERR_INVALID, constraint->field, -1,
                            "%s cannot be combined with a tool_choice that asks for a call", constraint->field);
     TRY(check_names(tools, err));
-    if (constraint->kind == DSE_CONSTRAINT_JSON_OBJECT) wanted.is_json = true;
-    if (constraint->kind == DSE_CONSTRAINT_SCHEMA) TRY(dse_constraint_schema(constraint, &parsed, err));
-    wanted.schema = parsed;
-    wanted.schema_field = constraint->field;
-    enum dse_status status = dse_tool_grammar_compile(&wanted, grammar, err);
-    json_decref(parsed);
-    if (status == DSE_ERR_LIMIT && err) {
-        struct dse_error copy = *err;
-        return dse_fail_at(err, DSE_ERR_INVALID, copy.file, -1, "%s", copy.message);
-    }
+    dse_buffer_init(&key, DSE_MEM_REQUEST, DSE_CONSTRAINT_MAX_KEY_BYTES);
+    put_key(choice, tools, constraint, &key);
+    if (!key.failed) *grammar = dse_grammar_cache_find(model->cache, dse_buffer_text(&key), key.length);
+    enum dse_status status = *grammar ? DSE_OK : compile(&wanted, constraint, grammar, err);
+    if (status == DSE_OK && !key.failed)
+        dse_grammar_cache_put(model->cache, dse_buffer_text(&key), key.length, *grammar);
+    dse_buffer_deinit(&key);
     return status;
 }

@@ -27,10 +27,16 @@ void dse_tool_choice_deinit(struct dse_tool_choice *choice);
  * Without, calls are what the model makes of them. */
 bool dse_tool_choice_binds(const struct dse_tool_choice *choice, const json_t *tools,
                            const struct dse_constraint *constraint);
+/* What a call looks like to the model that is served. */
+struct dse_tool_model {
+    enum dse_tool_format format;
+    bool older_layout;
+    const struct dse_tokenizer *tokenizer;
+    struct dse_grammar_cache *cache;
+};
 DSE_MUST_CHECK enum dse_status dse_tool_choice_compile(const struct dse_tool_choice *choice, const json_t *tools,
                                                        const struct dse_constraint *constraint,
-                                                       enum dse_tool_format format, bool older_layout,
-                                                       const struct dse_tokenizer *tokenizer,
-                                                       struct dse_grammar **grammar, struct dse_error *err);
+                                                       const struct dse_tool_model *model, struct dse_grammar **grammar,
+                                                       struct dse_error *err);
 
 #endif

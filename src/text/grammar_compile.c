@@ -235,6 +235,7 @@ enum dse_status dse_grammar_compile_rules(const struct grammar_rules *rules, uin
     struct dse_grammar *grammar = dse_calloc(DSE_MEM_TEXT, 1, sizeof *grammar);
     if (!grammar) return dse_fail_memory(err, sizeof *grammar, "a grammar");
     atomic_init(&grammar->references, 1);
+    pthread_mutex_init(&grammar->lock, NULL);
     enum dse_status status = dse_grammar_check_recursion(rules, err);
     if (status == DSE_OK) status = emit_rules(rules, grammar, root, err);
     if (status == DSE_OK) status = check_start(grammar, err);
@@ -272,6 +273,8 @@ struct dse_grammar *dse_grammar_ref(struct dse_grammar *grammar)
 void dse_grammar_unref(struct dse_grammar *grammar)
 {
     if (!grammar || atomic_fetch_sub_explicit(&grammar->references, 1, memory_order_acq_rel) != 1) return;
+    dse_grammar_masks_free(grammar->masks);
+    pthread_mutex_destroy(&grammar->lock);
     dse_free(grammar->nodes);
     dse_free(grammar);
 }

@@ -10,6 +10,7 @@
 #ifndef DSE_TEXT_GRAMMAR_INTERNAL_H
 #define DSE_TEXT_GRAMMAR_INTERNAL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/arena.h"
@@ -23,7 +24,8 @@
 #define DSE_GRAMMAR_MAX_TOKEN_BYTES  4096       /* longer tokens are never allowed under a grammar */
 #define DSE_GRAMMAR_MAX_CLOSURE      16384      /* positions visited for one byte */
 #define DSE_GRAMMAR_MAX_MASK_WORK    (1u << 22) /* positions visited for one mask; a hostile grammar stops here */
-#define DSE_GRAMMAR_MASK_CACHE_BYTES (512u << 10)
+#define DSE_GRAMMAR_MASK_CACHE_BYTES ((size_t)1 << 20) /* of one grammar, for all its sequences */
+#define DSE_GRAMMAR_MAX_MASKS        512               /* the same of a small vocabulary */
 
 /* ---- syntax tree ------------------------------------------------------------------------------------------- */
 
@@ -106,6 +108,8 @@ struct dse_grammar {
     uint32_t n_nodes, start;
     uint32_t n_classes; /* bytes that no node tells apart share a class */
     uint8_t class_of_byte[256], byte_of_class[256];
+    pthread_mutex_t lock;        /* while masks are made for the first sequence */
+    struct grammar_masks *masks; /* NULL: none so far */
 };
 
 /* Rules whose bodies are all there -> a grammar that starts at root, owned. */
@@ -127,6 +131,7 @@ struct trie_node {
 };
 
 struct dse_token_trie {
+    uint64_t id;              /* of no other trie of this process */
     size_t n_tokens, n_words; /* words of a mask */
     struct trie_node *nodes;  /* in preorder */
     uint32_t n_nodes;
@@ -154,11 +159,11 @@ DSE_MUST_CHECK enum dse_status dse_token_trie_create_from(const struct dse_slice
 struct grammar_config {
     uint32_t first, count; /* entries, sorted */
     uint32_t chain;
-    uint32_t mask_slot; /* 1 + slot of the mask cache, 0 if none */
 };
 
 struct grammar_cell {
     uint32_t node, parent, chain, depth;
+    uint64_t hash[2]; /* of this cell and all below it: does not depend on their numbers */
 };
 
 struct grammar_matcher {
@@ -186,6 +191,19 @@ uint32_t dse_grammar_matcher_start(struct grammar_matcher *matcher);
 uint32_t dse_grammar_matcher_step(struct grammar_matcher *matcher, uint32_t config, uint32_t byte_class);
 /* Forgets everything but this configuration, whose new number is returned. */
 uint32_t dse_grammar_matcher_flush(struct grammar_matcher *matcher, uint32_t config);
+
+/* Of a configuration's stacks, whatever their cells are numbered. */
+void dse_grammar_matcher_hash(const struct grammar_matcher *matcher, uint32_t config, uint64_t hash[2]);
+
+/* ---- masks that were worked out (grammar_masks.c) ------------------------------------------------------------ */
+
+struct grammar_masks;
+struct grammar_masks *dse_grammar_masks_create(const struct dse_token_trie *trie); /* NULL: no memory */
+void dse_grammar_masks_free(struct grammar_masks *masks);
+bool dse_grammar_masks_fit(const struct grammar_masks *masks, const struct dse_token_trie *trie);
+/* mask: [n_words of the trie]. Neither allocates. */
+bool dse_grammar_masks_find(struct grammar_masks *masks, const uint64_t hash[2], uint64_t *mask);
+void dse_grammar_masks_put(struct grammar_masks *masks, const uint64_t hash[2], const uint64_t *mask);
 
 static inline bool grammar_config_may_end(const struct grammar_matcher *matcher, uint32_t config)
 {

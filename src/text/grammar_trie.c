@@ -111,6 +111,8 @@ enum dse_status dse_token_trie_create_from(const struct dse_slice *texts, const 
     if (n_tokens >= INT32_MAX) return dse_fail(err, DSE_ERR_LIMIT, "%zu tokens", n_tokens);
     struct dse_token_trie *trie = dse_calloc(DSE_MEM_TEXT, 1, sizeof *trie);
     if (!trie) return dse_fail_memory(err, sizeof *trie, "the token trie");
+    static atomic_uint_fast64_t next_id = 1;
+    trie->id = atomic_fetch_add(&next_id, 1);
     trie->n_tokens = n_tokens;
     trie->n_words = (n_tokens + 63) / 64;
     enum dse_status status = fill_trie(trie, texts, uses, err);

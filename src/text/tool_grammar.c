@@ -130,6 +130,8 @@ static enum dse_status json_arguments(struct writer *w, const json_t *function, 
     TRY(dse_schema_set_add(&w->s, &set, w->s.root));
     for (size_t i = 0; i < set.n; i++)
         TRY(dse_schema_collect(&w->s, set.nodes[i], 0, &facets));
+    if (!(facets.types & SCHEMA_OBJECT))
+        return dse_schema_fail(&w->s, DSE_ERR_INVALID, NULL, NULL, "must be the schema of an object");
     TRY(dse_schema_emit(&w->s, &facets, 0, &tree));
     TRY(dse_schema_work_off(&w->s));
     *out = tree;

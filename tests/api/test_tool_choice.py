@@ -80,8 +80,12 @@ def test_a_named_tool_is_called_with_valid_arguments(servers, template):
 @pytest.mark.parametrize("template", FORMATS)
 def test_required_calls_some_tool(servers, template):
     choice, calls = calls_of(servers(template), {"tool_choice": "required", "temperature": 1.5, "seed": 5, "max_tokens": 120})
-    assert calls and choice["message"]["content"] is None
-    check(calls if choice["finish_reason"] == "tool_calls" else calls[:-1])
+    assert calls
+    if choice["finish_reason"] == "tool_calls":
+        assert choice["message"]["content"] is None
+        check(calls)
+    else:  # cut in a call, or in the beginning of the next one
+        check(calls[:-1])
 
 
 @pytest.mark.parametrize("template", ["qwen25", "deepseek_v4"])
@@ -154,7 +158,7 @@ def test_generic_calls_are_read(servers):
     ({"tool_choice": "required", "tools": [tool("ping"), {"type": "function", "function": {
         "name": "x", "parameters": {"type": "object", "properties": {"a": {"not": {}}}}}}]},
      "tools[1].function.parameters.properties.a.not"),
-    ({"tools": [{"type": "function", "function": {"name": "x", "strict": True, "parameters": {"type": "string"}}}]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "x", "strict": True, "parameters": {"type": "string"}}}]}, "tools[0].function.parameters"),
 ])
 def test_refusals_name_their_field(servers, fields, param):
     reply = servers("qwen25").post(CHAT, dict({"messages": USER, "tools": TOOLS, "max_tokens": 1}, **fields))
