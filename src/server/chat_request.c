@@ -7,6 +7,7 @@
 
 #include "server/params.h"
 #include "text/chat_tools.h"
+#include "text/json_schema.h"
 
 #define PATH_BYTES 96
 /* Names of fields for messages; a cut one is still of use. */
@@ -236,13 +237,21 @@ enum dse_tool_format dse_chat_request_tools(const struct dse_chat_request *reque
 }
 
 enum dse_status dse_chat_request_grammar(const struct dse_chat_request *request, const struct dse_served *served,
-                                         struct dse_grammar **grammar, struct dse_error *err)
+                                         bool thinks, struct dse_grammar **grammar, struct dse_error *err)
 {
-    enum dse_tool_format format = dse_chat_request_tools(request, served);
-    if (!request->tools || !dse_tool_choice_binds(&request->choice, request->tools, &request->params.constraint))
-        return dse_constraint_compile(&request->params.constraint, served->grammars, grammar, err);
-    struct dse_tool_model model = {format, served->traits.older_tool_layout, served->tokenizer, served->grammars};
-    return dse_tool_choice_compile(&request->choice, request->tools, &request->params.constraint, &model, grammar, err);
+    /* What is thought is free. Where a token ends it, the engine waits for that; else the grammar itself does, but for
+     * GBNF, which says everything. */
+    bool by_text = thinks && dse_tokenizer_find_added(served->tokenizer, "</think>") < 0;
+    struct dse_constraint constraint = request->params.constraint;
+    if (by_text) constraint.flags |= DSE_SCHEMA_AFTER_THINKING;
+    if (!request->tools || !dse_tool_choice_binds(&request->choice, request->tools, &constraint))
+        return dse_constraint_compile(&constraint, served->grammars, grammar, err);
+    struct dse_tool_model model = {.format = dse_chat_request_tools(request, served),
+                                   .older_layout = served->traits.older_tool_layout,
+                                   .after_thinking = by_text,
+                                   .tokenizer = served->tokenizer,
+                                   .cache = served->grammars};
+    return dse_tool_choice_compile(&request->choice, request->tools, &constraint, &model, grammar, err);
 }
 
 void dse_chat_request_deinit(struct dse_chat_request *request)

@@ -29,10 +29,11 @@ enum dse_chat_use {
 DSE_MUST_CHECK enum dse_status dse_chat_request_prompt(const struct dse_chat_request *request,
                                                        const struct dse_served *served, enum dse_chat_use use,
                                                        struct dse_chat_prompt *out, struct dse_error *err);
-/* The grammar of the answer: of its constraint, of calls, or of both; owned, NULL if anything may come. */
+/* The grammar of the answer: of its constraint, of calls, or of both; owned, NULL if anything may come. thinks: the
+ * prompt ends inside an open <think>. */
 DSE_MUST_CHECK enum dse_status dse_chat_request_grammar(const struct dse_chat_request *request,
-                                                        const struct dse_served *served, struct dse_grammar **grammar,
-                                                        struct dse_error *err);
+                                                        const struct dse_served *served, bool thinks,
+                                                        struct dse_grammar **grammar, struct dse_error *err);
 /* The format in which calls are looked for in the answer. */
 enum dse_tool_format dse_chat_request_tools(const struct dse_chat_request *request, const struct dse_served *served);
 void dse_chat_request_deinit(struct dse_chat_request *request); /* also after a failure */

@@ -163,8 +163,8 @@ static enum dse_status compile(const struct dse_constraint *c, struct dse_gramma
     switch (c->kind) {
     case DSE_CONSTRAINT_NONE: return DSE_OK;
     case DSE_CONSTRAINT_GRAMMAR: return dse_grammar_compile(c->text, c->bytes, grammar, err);
-    case DSE_CONSTRAINT_REGEX: return dse_regex_compile(c->text, c->bytes, c->field, grammar, err);
-    case DSE_CONSTRAINT_CHOICE: return dse_choice_compile(c->json, c->field, grammar, err);
+    case DSE_CONSTRAINT_REGEX: return dse_regex_compile(c->text, c->bytes, c->field, c->flags, grammar, err);
+    case DSE_CONSTRAINT_CHOICE: return dse_choice_compile(c->json, c->field, c->flags, grammar, err);
     case DSE_CONSTRAINT_SCHEMA: return compile_schema(c, grammar, err);
     case DSE_CONSTRAINT_JSON_OBJECT: return dse_json_object_compile(c->field, c->flags, grammar, err);
     }

@@ -128,13 +128,14 @@ static enum dse_status prepare(struct dse_served *served, const json_t *root, st
                                struct dse_error *err)
 {
     enum dse_status status = dse_chat_request_parse(root, served->n_vocab, request, err);
-    if (status == DSE_OK) status = dse_chat_request_grammar(request, served, &setup->grammar, err);
     if (status != DSE_OK) return status;
     struct dse_chat_prompt prompt = {0};
     status = dse_chat_request_prompt(request, served, DSE_CHAT_GENERATE, &prompt, err);
     if (status == DSE_OK && prompt.tokens.count == 0)
         status = dse_fail_at(err, DSE_ERR_INVALID, "messages", -1,
                              "the chat template renders these messages to nothing");
+    bool thinks = served->thinks && prompt.opens_thinking;
+    if (status == DSE_OK) status = dse_chat_request_grammar(request, served, thinks, &setup->grammar, err);
     if (status == DSE_OK) {
         setup->prompts = dse_calloc(DSE_MEM_REQUEST, 1, sizeof *setup->prompts);
         if (!setup->prompts) status = dse_fail_memory(err, sizeof *setup->prompts, "prompt");
@@ -144,7 +145,7 @@ static enum dse_status prepare(struct dse_served *served, const json_t *root, st
         setup->n_prompts = 1;
         setup->prompts[0].tokens = prompt.tokens;
         prompt.tokens = (struct dse_tokens){0};
-        setup->starts_in_reasoning = served->thinks && prompt.opens_thinking;
+        setup->starts_in_reasoning = thinks;
         setup->tools = dse_chat_request_tools(request, served);
     }
     dse_chat_prompt_deinit(&prompt);

@@ -150,9 +150,9 @@ static enum dse_status compile(struct dse_tool_grammar *wanted, const struct dse
 
 /* The format is that of the model whose cache it is. */
 static void put_key(const struct dse_tool_choice *choice, const json_t *tools, const struct dse_constraint *constraint,
-                    struct dse_buffer *key)
+                    bool after_thinking, struct dse_buffer *key)
 {
-    dse_buffer_printf(key, "tools %d %d ", (int)choice->mode, choice->parallel);
+    dse_buffer_printf(key, "tools %d %d %d ", (int)choice->mode, choice->parallel, after_thinking);
     for (size_t i = 0; choice->allowed && i < json_array_size(tools); i++)
         dse_buffer_putc(key, choice->allowed[i] ? '1' : '0');
     dse_buffer_putc(key, ' ');
@@ -170,7 +170,8 @@ enum dse_status dse_tool_choice_compile(const struct dse_tool_choice *choice, co
                                       .tools = tools,
                                       .allowed = choice->allowed,
                                       .must_call = choice->mode == DSE_TOOL_CHOICE_REQUIRED,
-                                      .parallel = choice->parallel};
+                                      .parallel = choice->parallel,
+                                      .after_thinking = model->after_thinking};
     struct dse_buffer key;
     *grammar = NULL;
     if (wanted.must_call && constraint->kind != DSE_CONSTRAINT_NONE && !is_json(constraint))
@@ -178,7 +179,7 @@ enum dse_status dse_tool_choice_compile(const struct dse_tool_choice *choice, co
                            "%s cannot be combined with a tool_choice that asks for a call", constraint->field);
     TRY(check_names(tools, err));
     dse_buffer_init(&key, DSE_MEM_REQUEST, DSE_CONSTRAINT_MAX_KEY_BYTES);
-    put_key(choice, tools, constraint, &key);
+    put_key(choice, tools, constraint, model->after_thinking, &key);
     if (!key.failed) *grammar = dse_grammar_cache_find(model->cache, dse_buffer_text(&key), key.length);
     enum dse_status status = *grammar ? DSE_OK : compile(&wanted, constraint, grammar, err);
     if (status == DSE_OK && !key.failed)

@@ -23,14 +23,15 @@ DSE_MUST_CHECK enum dse_status dse_tool_choice_parse(const json_t *root, const j
                                                      struct dse_tool_choice *choice, struct dse_error *err);
 void dse_tool_choice_deinit(struct dse_tool_choice *choice);
 
-/* Calls of these tools need a grammar: one must come, not all may come, not more than one may come, or a tool is strict.
- * Without, calls are what the model makes of them. */
+/* Calls of these tools need a grammar: one must come, not all may come, not more than one may come, or a tool is
+ * strict. Without, calls are what the model makes of them. */
 bool dse_tool_choice_binds(const struct dse_tool_choice *choice, const json_t *tools,
                            const struct dse_constraint *constraint);
 /* What a call looks like to the model that is served. */
 struct dse_tool_model {
     enum dse_tool_format format;
     bool older_layout;
+    bool after_thinking; /* DSE_SCHEMA_AFTER_THINKING */
     const struct dse_tokenizer *tokenizer;
     struct dse_grammar_cache *cache;
 };

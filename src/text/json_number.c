@@ -39,7 +39,7 @@ bool dse_json_bound_from_real(double value, struct json_bound *out)
         snprintf(text, sizeof text, "%.*e", precision, value);
         if (strtod(text, NULL) == value) break;
     }
-    int n = 0, exponent = atoi(strchr(text, 'e') + 1); /* d.ddde±x */
+    int n = 0, exponent = (int)strtol(strchr(text, 'e') + 1, NULL, 10); /* d.ddde±x */
     for (const char *at = text; *at != 'e'; at++)
         if (*at >= '0' && *at <= '9') digits[n++] = *at;
     while (n > 1 && digits[n - 1] == '0')

@@ -317,6 +317,11 @@ void dse_schema_init(struct schema_compiler *s, struct grammar_builder *b, const
     s->slots = dse_schema_take(s, SCHEMA_SLOTS * sizeof *s->slots);
 }
 
+static void define_root(struct grammar_builder *b, uint32_t root, struct grammar_tree *body, unsigned flags)
+{
+    dse_grammar_define(b, root, flags & DSE_SCHEMA_AFTER_THINKING ? dse_grammar_after_thinking(b, body) : body);
+}
+
 static enum dse_status compile_schema(struct schema_compiler *s, uint32_t *root)
 {
     struct schema_set set = {.n = 0};
@@ -325,7 +330,7 @@ static enum dse_status compile_schema(struct schema_compiler *s, uint32_t *root)
     *root = dse_grammar_rule(s->b, "root");
     TRY(dse_schema_set_add(s, &set, s->root));
     TRY(dse_schema_call(s, &set, &body));
-    dse_grammar_define(s->b, *root, body);
+    define_root(s->b, *root, body, s->flags);
     return dse_schema_work_off(s);
 }
 
@@ -353,14 +358,14 @@ enum dse_status dse_json_object_compile(const char *field, unsigned flags, struc
     TRY(dse_grammar_build_init(&b, err));
     dse_schema_init(&s, &b, NULL, field, flags, err);
     uint32_t root = dse_grammar_rule(&b, "root");
-    dse_grammar_define(&b, root, dse_schema_any_object(&s));
+    define_root(&b, root, dse_schema_any_object(&s), flags);
     enum dse_status status = dse_grammar_build_finish(&b, root, field, out, err);
     dse_grammar_build_deinit(&b);
     return status;
 }
 
-enum dse_status dse_regex_compile(const char *pattern, size_t bytes, const char *field, struct dse_grammar **out,
-                                  struct dse_error *err)
+enum dse_status dse_regex_compile(const char *pattern, size_t bytes, const char *field, unsigned flags,
+                                  struct dse_grammar **out, struct dse_error *err)
 {
     struct grammar_builder b;
     *out = NULL;
@@ -369,7 +374,7 @@ enum dse_status dse_regex_compile(const char *pattern, size_t bytes, const char 
     struct regex_result result = {0};
     uint32_t root = dse_grammar_rule(&b, "root");
     enum dse_status status = dse_regex_tree(&text, pattern, bytes, REGEX_TEXT, field, &result, err);
-    dse_grammar_define(&b, root, result.tree);
+    define_root(&b, root, result.tree, flags);
     if (status == DSE_OK) status = dse_grammar_build_finish(&b, root, field, out, err);
     dse_grammar_build_deinit(&b);
     return status;
@@ -389,7 +394,7 @@ static enum dse_status choice_texts(const json_t *strings, const char *field, st
     return DSE_OK;
 }
 
-enum dse_status dse_choice_compile(const json_t *strings, const char *field, struct dse_grammar **out,
+enum dse_status dse_choice_compile(const json_t *strings, const char *field, unsigned flags, struct dse_grammar **out,
                                    struct dse_error *err)
 {
     struct grammar_builder b;
@@ -404,7 +409,7 @@ enum dse_status dse_choice_compile(const json_t *strings, const char *field, str
     enum dse_status status = texts ? choice_texts(strings, field, texts, err)
                                    : dse_fail_memory(err, n * sizeof *texts, field);
     if (status == DSE_OK) {
-        dse_grammar_define(&b, root, dse_grammar_one_of(&b, texts, n));
+        define_root(&b, root, dse_grammar_one_of(&b, texts, n), flags);
         status = dse_grammar_build_finish(&b, root, field, out, err);
     }
     dse_grammar_build_deinit(&b);

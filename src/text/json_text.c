@@ -256,3 +256,54 @@ struct grammar_tree *dse_json_string_except(struct json_text *t, struct dse_slic
     if (n_texts > 1) qsort(texts, n_texts, sizeof *texts, compare_slices);
     return SEQ(t->b, dse_grammar_text(t->b, "\""), build_except(t, texts, n_texts, 0, 0));
 }
+
+/* ---- text without a mark -------------------------------------------------------------------------------------- */
+
+#define MAX_MARK 32 /* code points */
+
+/* How much of the mark the text ends with after c, when it ended with `at` characters of it before. */
+static size_t search_step(const uint32_t *mark, size_t at, uint32_t c)
+{
+    for (size_t k = at + 1; k > 0; k--)
+        if (mark[k - 1] == c && memcmp(mark, mark + (at + 1 - k), (k - 1) * sizeof *mark) == 0) return k;
+    return 0;
+}
+
+/* Any text in which the mark does not occur: one rule per place of the search. */
+struct grammar_tree *dse_grammar_text_without(struct grammar_builder *b, const char *literal)
+{
+    uint32_t mark[MAX_MARK], rules[MAX_MARK] = {0};
+    size_t n = 0, bytes = strlen(literal);
+    for (size_t at = 0, used; at < bytes && n < MAX_MARK; at += used)
+        mark[n++] = dse_utf8_decode(literal + at, bytes - at, &used);
+    for (size_t i = 0; i < n; i++)
+        rules[i] = dse_grammar_rule(b, "text");
+    for (size_t i = 0; i < n; i++) {
+        struct grammar_tree *choice = dse_grammar_choice(b);
+        struct grammar_range others[MAX_MARK + 1];
+        size_t n_others = 0;
+        for (size_t k = 0; k < n; k++) { /* every character of the mark once */
+            bool seen = false;
+            for (size_t j = 0; j < k && !seen; j++)
+                seen = mark[j] == mark[k];
+            if (seen) continue;
+            struct grammar_range one = {mark[k], mark[k]};
+            size_t to = search_step(mark, i, mark[k]);
+            others[n_others++] = one;
+            if (to == n) continue;
+            dse_grammar_add(b, choice, SEQ(b, dse_grammar_class(b, &one, 1), dse_grammar_call(b, rules[to])));
+        }
+        n_others = dse_grammar_normalise_ranges(others, n_others, true);
+        dse_grammar_add(b, choice, SEQ(b, dse_grammar_class(b, others, n_others), dse_grammar_call(b, rules[0])));
+        dse_grammar_add(b, choice, dse_grammar_text(b, ""));
+        dse_grammar_define(b, rules[i], choice);
+    }
+    return dse_grammar_call(b, rules[0]);
+}
+
+struct grammar_tree *dse_grammar_after_thinking(struct grammar_builder *b, struct grammar_tree *body)
+{
+    static const char close[] = "</think>";
+    struct grammar_tree *lines = dse_grammar_repeat(b, dse_grammar_text(b, "\n"), 0, 2);
+    return SEQ(b, dse_grammar_text_without(b, close), dse_grammar_text(b, close), lines, body);
+}

@@ -31,5 +31,9 @@ const char *dse_json_quote(struct json_text *t, const char *text, size_t bytes, 
 struct grammar_tree *dse_json_string_except(struct json_text *t, struct dse_slice *texts, size_t n_texts);
 /* Exactly one of these byte sequences. Sorts them; equal ones count once. */
 struct grammar_tree *dse_grammar_one_of(struct grammar_builder *b, struct dse_slice *texts, size_t n_texts);
+/* Any text in which this one, of at most 32 characters, does not occur. */
+struct grammar_tree *dse_grammar_text_without(struct grammar_builder *b, const char *literal);
+/* A thought, its end `</think>`, up to two line ends, the body. */
+struct grammar_tree *dse_grammar_after_thinking(struct grammar_builder *b, struct grammar_tree *body);
 
 #endif

@@ -1,4 +1,5 @@
-/* Regular expressions -> grammar trees (see regex_grammar.h). Patterns come from requests: every construct is bounded. */
+/* Regular expressions -> grammar trees (see regex_grammar.h). Patterns come from requests: every construct is
+ * bounded. */
 #include "text/regex_grammar.h"
 
 #include <stdarg.h>

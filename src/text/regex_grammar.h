@@ -1,8 +1,8 @@
 /* Regular expressions -> grammar trees. Used for `pattern` and `format` of JSON schemas and for whole answers.
  *
  * The subset of ECMAScript's that is regular and needs no look around: characters, . classes, \d \w \s and their
- * opposites, \n \r \t \f \v \0 \xHH \uHHHH \u{H}, groups (capturing or not), | * + ? {m} {m,} {m,n} (lazy ones match the
- * same texts), ^ at the beginning and $ at the end of an alternative of the whole. Anything else is refused by name.
+ * opposites, \n \r \t \f \v \0 \xHH \uHHHH \u{H}, groups (capturing or not), | * + ? {m} {m,} {m,n} (lazy ones match
+ * the same texts), ^ at the beginning and $ at the end of an alternative of the whole. Anything else is refused by name.
  * Characters are Unicode code points; \d \w \s are ASCII's but for \s, which has Unicode's spaces.
  */
 #ifndef DSE_TEXT_REGEX_GRAMMAR_H

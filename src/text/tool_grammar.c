@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/utf8.h"
 #include "text/json_schema_internal.h"
 
 #define DSML "｜DSML｜"
@@ -54,51 +53,6 @@ static struct grammar_tree *mark(struct writer *w, const char *literal)
 static struct grammar_tree *tag(struct writer *w, bool slash, const char *rest)
 {
     return SEQ(w->b, text(w, slash ? "</" : "<"), mark(w, DSML), text(w, rest));
-}
-
-/* ---- text without a mark -------------------------------------------------------------------------------------- */
-
-#define MAX_MARK 32 /* code points */
-
-/* How much of the mark the text ends with after c, when it ended with `at` characters of it before. */
-static size_t search_step(const uint32_t *mark, size_t at, uint32_t c)
-{
-    for (size_t k = at + 1; k > 0; k--)
-        if (mark[k - 1] == c && memcmp(mark, mark + (at + 1 - k), (k - 1) * sizeof *mark) == 0) return k;
-    return 0;
-}
-
-/* Any text in which the mark does not occur: one rule per place of the search. */
-static struct grammar_tree *text_without(struct writer *w, const char *literal)
-{
-    struct grammar_builder *b = w->b;
-    uint32_t mark[MAX_MARK], rules[MAX_MARK] = {0};
-    size_t n = 0, bytes = strlen(literal);
-    for (size_t at = 0, used; at < bytes && n < MAX_MARK; at += used)
-        mark[n++] = dse_utf8_decode(literal + at, bytes - at, &used);
-    for (size_t i = 0; i < n; i++)
-        rules[i] = dse_grammar_rule(b, "text");
-    for (size_t i = 0; i < n; i++) {
-        struct grammar_tree *choice = dse_grammar_choice(b);
-        struct grammar_range others[MAX_MARK + 1];
-        size_t n_others = 0;
-        for (size_t k = 0; k < n; k++) { /* every character of the mark once */
-            bool seen = false;
-            for (size_t j = 0; j < k && !seen; j++)
-                seen = mark[j] == mark[k];
-            if (seen) continue;
-            struct grammar_range one = {mark[k], mark[k]};
-            size_t to = search_step(mark, i, mark[k]);
-            others[n_others++] = one;
-            if (to == n) continue;
-            dse_grammar_add(b, choice, SEQ(b, dse_grammar_class(b, &one, 1), dse_grammar_call(b, rules[to])));
-        }
-        n_others = dse_grammar_normalise_ranges(others, n_others, true);
-        dse_grammar_add(b, choice, SEQ(b, dse_grammar_class(b, others, n_others), dse_grammar_call(b, rules[0])));
-        dse_grammar_add(b, choice, text(w, ""));
-        dse_grammar_define(b, rules[i], choice);
-    }
-    return dse_grammar_call(b, rules[0]);
 }
 
 /* ---- arguments ------------------------------------------------------------------------------------------------ */
@@ -176,7 +130,7 @@ static enum dse_status dsml_parameter(struct writer *w, const struct schema_face
     } else if (plain) {
         if (!w->text) {
             uint32_t rule = dse_grammar_rule(b, "parameter text");
-            dse_grammar_define(b, rule, text_without(w, "</" DSML));
+            dse_grammar_define(b, rule, dse_grammar_text_without(w->b, "</" DSML));
             w->text = rule + 1;
         }
         value = dse_grammar_call(b, w->text - 1);
@@ -222,7 +176,7 @@ static struct grammar_tree *dsml_any_arguments(struct writer *w)
     static const struct grammar_range name[] = {{'-', '.'}, {'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
     struct grammar_builder *b = w->b;
     struct grammar_tree *kind = dse_grammar_choice(b);
-    dse_grammar_add(b, kind, SEQ(b, text(w, "true\">"), text_without(w, "</" DSML)));
+    dse_grammar_add(b, kind, SEQ(b, text(w, "true\">"), dse_grammar_text_without(w->b, "</" DSML)));
     dse_grammar_add(b, kind, SEQ(b, text(w, "false\">"), dse_schema_any(&w->s)));
     struct grammar_tree *one = SEQ(b, tag(w, false, "parameter name=\""),
                                    dse_grammar_repeat(b, dse_grammar_class(b, name, 5), 1, 64), text(w, "\" string=\""),
@@ -331,9 +285,9 @@ static enum dse_status compile(struct writer *w, uint32_t root)
         TRY(answer_without_call(w, &answer));
         body = dse_grammar_add(b, dse_grammar_add(b, dse_grammar_choice(b), body), answer);
     } else if (!wanted->must_call) {
-        body = SEQ(b, text_without(w, opening(w)), dse_grammar_optional(b, body));
+        body = SEQ(b, dse_grammar_text_without(w->b, opening(w)), dse_grammar_optional(b, body));
     }
-    dse_grammar_define(b, root, body);
+    dse_grammar_define(b, root, wanted->after_thinking ? dse_grammar_after_thinking(b, body) : body);
     return DSE_OK;
 }
 

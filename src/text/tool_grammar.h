@@ -15,8 +15,9 @@ struct dse_tool_grammar {
     const struct dse_tokenizer *tokenizer; /* which marks of the format are control tokens */
     const json_t *tools;                   /* as in a request, checked: objects with function.name */
     const bool *allowed;                   /* by index in tools; NULL: all */
-    bool must_call; /* no text, all arguments by their schemas; else only those of strict tools */
-    bool parallel;  /* more than one call */
+    bool must_call;      /* no text, all arguments by their schemas; else only those of strict tools */
+    bool parallel;       /* more than one call */
+    bool after_thinking; /* as DSE_SCHEMA_AFTER_THINKING */
     /* Without must_call, what an answer without a call looks like: any text, or with is_json any JSON object, or with
      * schema what satisfies it. */
     bool is_json;

@@ -167,3 +167,22 @@ def test_hostile_schemas_are_refused_in_time(server):
                    {"type": "array", "prefixItems": [{}] * 300}, {"properties": {f"p{i}": {} for i in range(3000)}}):
         refused = server.post(CHAT, dict({"messages": USER}, **named(schema)))
         assert refused.status == 400 and "DSE_SCHEMA_MAX_" in refused.error["message"], refused.body
+
+
+@pytest.fixture(scope="module")
+def thinker():
+    from conftest import DATA, Server
+    server = Server("--max-model-len", "1024", "--chat-template", str(DATA / "chat" / "templates" / "deepseek_r1_distill_llama.jinja"))
+    yield server
+    assert server.stop() == 0
+
+
+def test_what_is_thought_is_free(thinker):
+    """The prompt opens <think>; a bias makes the model end the thought, with `</think>` in pieces: it has no such token."""
+    ids = thinker.post("/tokenize", {"prompt": "</think>", "add_special_tokens": False}).json["tokens"]
+    body = dict({"messages": USER, "max_tokens": 120, "temperature": 0, "logit_bias": {str(i): 40 for i in ids}}, **named(SMALL))
+    message = thinker.post(CHAT, body).json["choices"][0]["message"]
+    if message["content"]:
+        jsonschema.validate(json.loads(message["content"]), SMALL)
+    plain = thinker.post(CHAT, dict({"messages": USER, "max_tokens": 12, "temperature": 0}, **named(SMALL))).json["choices"][0]["message"]
+    assert not plain["content"] and not plain["reasoning_content"].startswith("{")

@@ -1,6 +1,6 @@
 /* Schemas, patterns and tools from requests: the input is JSON, a zero byte, and texts. What compiles must neither fail
- * nor disagree with itself: a mask allows exactly what is accepted. A schema is also tried as the parameters of a tool in
- * some format, a string as a regular expression, an array as a choice. */
+ * nor disagree with itself: a mask allows exactly what is accepted. A schema is also tried as the parameters of a tool
+ * in some format, a string as a regular expression, an array as a choice. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,10 +88,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     enum dse_status status = dse_json_schema_compile(schema, "schema", n % 2 ? DSE_SCHEMA_COMPACT : 0, &grammar, &err);
     try_grammar(status, grammar, &err, rest, n_rest);
     if (json_is_string(schema)) {
-        status = dse_regex_compile(json_string_value(schema), json_string_length(schema), "regex", &grammar, &err);
+        status = dse_regex_compile(json_string_value(schema), json_string_length(schema), "regex", 0, &grammar, &err);
         try_grammar(status, grammar, &err, rest, n_rest);
     } else if (json_is_array(schema)) {
-        status = dse_choice_compile(schema, "choice", &grammar, &err);
+        status = dse_choice_compile(schema, "choice", 0, &grammar, &err);
         try_grammar(status, grammar, &err, rest, n_rest);
     } else {
         try_tools(schema, size, rest, n_rest);

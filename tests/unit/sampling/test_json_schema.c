@@ -1,5 +1,6 @@
-/* The schema compiler where a program around it is needed: limits, want of memory, tool calls with control tokens, masks
- * and grammars that are kept. What texts a schema takes is compared with others in tests/api/test_json_schema.py. */
+/* The schema compiler where a program around it is needed: limits, want of memory, tool calls with control tokens,
+ * masks and grammars that are kept. What texts a schema takes is compared with others in
+ * tests/api/test_json_schema.py. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
