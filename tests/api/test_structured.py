@@ -178,11 +178,8 @@ def thinker():
 
 
 def test_what_is_thought_is_free(thinker):
-    """The prompt opens <think>; a bias makes the model end the thought, with `</think>` in pieces: it has no such token."""
-    ids = thinker.post("/tokenize", {"prompt": "</think>", "add_special_tokens": False}).json["tokens"]
-    body = dict({"messages": USER, "max_tokens": 120, "temperature": 0, "logit_bias": {str(i): 40 for i in ids}}, **named(SMALL))
+    """The prompt opens <think>, for which the model has no token: the first words are a thought, not yet the object. That
+    the object comes behind </think> is in test_json_schema.c."""
+    body = dict({"messages": USER, "max_tokens": 12, "temperature": 0}, **named(SMALL))
     message = thinker.post(CHAT, body).json["choices"][0]["message"]
-    if message["content"]:
-        jsonschema.validate(json.loads(message["content"]), SMALL)
-    plain = thinker.post(CHAT, dict({"messages": USER, "max_tokens": 12, "temperature": 0}, **named(SMALL))).json["choices"][0]["message"]
-    assert not plain["content"] and not plain["reasoning_content"].startswith("{")
+    assert not message["content"] and message["reasoning_content"] and not message["reasoning_content"].startswith("{")

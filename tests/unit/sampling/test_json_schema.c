@@ -259,6 +259,20 @@ static void calls_have_the_shape_of_their_format(void **state)
     json_decref(tools);
 }
 
+static void thoughts_are_free_up_to_their_end(void **state)
+{
+    struct dse_grammar *grammar = NULL;
+    json_t *schema = parse("{\"type\":\"integer\"}");
+    assert_int_equal(dse_json_schema_compile(schema, "schema", DSE_SCHEMA_AFTER_THINKING, &grammar, NULL), DSE_OK);
+    assert_true(takes(grammar, "</think>7"));
+    assert_true(takes(grammar, "hm </thin </</think>\n\n12"));
+    assert_false(takes(grammar, "7"));
+    assert_false(takes(grammar, "hm</think>7</think>7"));
+    assert_false(takes(grammar, "hm</think>\n\n\n7"));
+    dse_grammar_unref(grammar);
+    json_decref(schema);
+}
+
 static void lack_of_memory_is_reported_for_tools(void **state)
 {
     json_t *tools = parse(TOOLS);
@@ -353,6 +367,7 @@ int main(void)
         cmocka_unit_test(names_with_a_common_beginning_are_bounded),
         cmocka_unit_test(control_tokens_come_only_where_a_grammar_has_a_mark),
         cmocka_unit_test(calls_have_the_shape_of_their_format),
+        cmocka_unit_test(thoughts_are_free_up_to_their_end),
         cmocka_unit_test(lack_of_memory_is_reported_for_tools),
         cmocka_unit_test(masks_of_one_sequence_serve_the_next),
         cmocka_unit_test(the_cache_keeps_what_was_used_last),
