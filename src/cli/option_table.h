@@ -87,6 +87,7 @@
     X(SEED, "seed", "", INT, "N", NULL, INT64_MIN, INT64_MAX, NULL, V_RUN, "same seed, same answer; default: random")  \
     X(STOP, "stop", "", LIST, "TEXT", NULL, 0, 0, NULL, V_RUN, "end the answer before this text; may be repeated")     \
     X(GRAMMAR, "grammar-file", "", STRING, "FILE", NULL, 0, 0, NULL, V_RUN, "GBNF grammar the answer must follow")     \
+    X(JSON_SCHEMA, "json-schema", "", STRING, "FILE", NULL, 0, 0, NULL, V_RUN, "JSON schema the answer must satisfy")  \
     X(THINK, "think", "", FLAG, NULL, NULL, 0, 0, NULL, V_RUN, "ask a thinking model to think, --no-think not to")     \
     X(HIDE_THINKING, "hide-thinking", "", FLAG, NULL, NULL, 0, 0, NULL, V_RUN, "do not print the thinking")            \
     X(STATS, "stats", "", FLAG, NULL, NULL, 0, 0, NULL, V_RUN, "print rates after each answer")                        \

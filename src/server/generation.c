@@ -363,7 +363,8 @@ static enum dse_status create(struct dse_server *server, const struct dse_genera
     g->stop = json_incref(json_object_get(setup->root, "stop"));
     enum dse_status status = dse_caller_identify(&server->auth, g->exchange, &g->params, &g->caller, err);
     json_decref(setup->root);
-    g->params.model = g->params.grammar = g->params.cache_salt = NULL;
+    g->params.model = g->params.cache_salt = NULL;
+    g->params.constraint = (struct dse_constraint){.kind = DSE_CONSTRAINT_NONE};
     if (status != DSE_OK) return status;
     g->n_choices = g->n_prompts * g->params.n;
     g->choices = dse_calloc(DSE_MEM_REQUEST, (size_t)g->n_choices, sizeof *g->choices);

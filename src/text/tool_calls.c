@@ -31,6 +31,12 @@ enum dse_tool_format dse_tool_format_of(const char *source)
     return DSE_TOOLS_NONE;
 }
 
+bool dse_tool_layout_is_older(enum dse_tool_format format, const char *source)
+{
+    if (format == DSE_TOOLS_DSML) return strstr(source, "function_calls") != NULL;
+    return format == DSE_TOOLS_DEEPSEEK && strstr(source, "```json") != NULL;
+}
+
 bool dse_tool_format_has(enum dse_tool_format format, const char *text, size_t bytes)
 {
     static const char *const marks[] = {

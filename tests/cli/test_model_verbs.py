@@ -140,6 +140,22 @@ def test_seed_repeats_and_differs(program, model):
     assert answer(1) == answer(1) != answer(2)
 
 
+def test_json_schema_holds_the_answer(program, model, tmp_path):
+    schema = tmp_path / "s.json"
+    schema.write_text('{"type":"object","properties":{"a":{"enum":["x y"]},"n":{"type":"integer","minimum":7,"maximum":7}},'
+                      '"required":["a","n"]}')
+    result = program("run", model, "--json-schema", schema, "-p", "hi", "--temp", "1.5", "-n", "200")
+    assert json.loads(result.stdout) == {"a": "x y", "n": 7}
+    grammar = tmp_path / "g.gbnf"
+    grammar.write_text('root ::= "x"')
+    program.fails(2, "run", model, "--json-schema", schema, "--grammar-file", grammar, "-p", "hi", says=["--json-schema"])
+    schema.write_text('{"type":"object","properties":{"a":{"not":{}}}}')
+    program.fails(2, "run", model, "--json-schema", schema, "-p", "hi", says=["properties.a.not", "not supported"])
+    schema.write_text('{"type":')
+    program.fails(2, "run", model, "--json-schema", schema, "-p", "hi", says=[str(schema)])
+    program.fails(3, "run", model, "--json-schema", tmp_path / "none.json", "-p", "hi", says=["none.json"])
+
+
 def test_grammar_forces_the_answer(program, model, tmp_path):
     grammar = tmp_path / "g.gbnf"
     grammar.write_text('root ::= "🧪 naïve 温度 👩‍🚀 ok"')
