@@ -10,13 +10,19 @@
 static void on_text(void *user, enum dse_channel channel, const char *text, size_t bytes)
 {
     struct dse_choice *c = user;
-    dse_buffer_append(&c->text[channel], text, bytes);
+    if (c->generation->dialect->events)
+        dse_items_add_text(&c->items, channel, text, bytes);
+    else
+        dse_buffer_append(&c->text[channel], text, bytes);
 }
 
 static void on_tool(void *user, const struct dse_tool_event *event)
 {
     struct dse_choice *c = user;
-    dse_tool_answer_add(&c->calls, event);
+    if (c->generation->dialect->events)
+        dse_items_add_call(&c->items, event);
+    else
+        dse_tool_answer_add(&c->calls, event);
 }
 
 static uint32_t count_characters(const char *text, size_t bytes)
@@ -33,11 +39,12 @@ enum dse_status dse_choice_init(struct dse_generation *g, int index, struct dse_
     c->generation = g;
     c->prompt = &g->prompts[index / g->params.n];
     c->index = index;
+    c->stop_index = -1;
     dse_buffer_init(&c->text[0], DSE_MEM_REQUEST, DSE_MAX_ANSWER_BYTES);
     dse_buffer_init(&c->text[1], DSE_MEM_REQUEST, DSE_MAX_ANSWER_BYTES);
     dse_buffer_init(&c->raw, DSE_MEM_REQUEST, DSE_MAX_ANSWER_BYTES);
     dse_tool_answer_init(&c->calls, g->params.stream, DSE_MAX_ANSWER_BYTES);
-    bool chat = g->dialect->put_first != NULL;
+    bool chat = g->dialect->chat;
     struct dse_output_options options = {
         .stops = g->params.stops,
         .stop_bytes = g->params.stop_bytes,
@@ -61,6 +68,7 @@ void dse_choice_deinit(struct dse_choice *c)
     dse_buffer_deinit(&c->text[1]);
     dse_buffer_deinit(&c->raw);
     dse_tool_answer_deinit(&c->calls);
+    dse_items_deinit(&c->items);
     dse_logprobs_deinit(&c->logprobs);
     dse_logprobs_deinit(&c->waiting);
 }
@@ -134,7 +142,7 @@ static void pass_on(struct dse_choice *c)
 {
     const struct dse_buffer *parts[] = {&c->text[0], &c->text[1], &c->calls.text, &c->raw};
     size_t bytes = 0;
-    bool failed = c->logprobs.failed || c->waiting.failed || c->prompt->echo_logprobs.failed;
+    bool failed = c->logprobs.failed || c->waiting.failed || c->prompt->echo_logprobs.failed || c->items.failed;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         failed |= parts[i]->failed;
         bytes += parts[i]->length;
@@ -176,6 +184,7 @@ static bool on_token(struct dse_choice *c, const struct dse_event *event)
         if (!more) dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
     }
     c->stopped = !more;
+    if (!more) c->stop_index = stop_index;
     pass_on(c);
     return more && !atomic_load(&g->failed);
 }
@@ -223,6 +232,8 @@ bool dse_choice_on_event(void *user, const struct dse_event *event)
     struct dse_choice *c = &g->choices[p->index * g->params.n + event->choice];
     switch (event->kind) {
     case DSE_EVENT_PROGRESS:
+        /* Clients of events learn at once that work on their prompt has begun. */
+        if (g->dialect->events && !atomic_load(&g->failed)) start_choice(c);
         if (g->params.stream && g->params.return_progress) dse_stream_progress(c, event->n_processed, event->n_prompt);
         return true;
     case DSE_EVENT_PROMPT_LOGPROB: on_prompt_logprob(p, event); return true;

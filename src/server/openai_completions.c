@@ -44,6 +44,7 @@ static const struct dse_dialect completion_dialect = {
     .chunk_object = "text_completion",
     .too_long = "This model's maximum context length is %lld tokens. However, you requested %lld tokens (%lld in the "
                 "prompt, %lld in the completion). Please reduce the length of the prompt or completion.",
+    .prompt_field = "prompt",
     .put_delta = put_delta,
     .put_finish = put_finish,
     .put_whole = put_finish,
