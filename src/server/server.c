@@ -51,6 +51,8 @@ static const struct route {
 } routes[] = {
     {"/chat/completions", ROUTE_ENGINE | ROUTE_WORK, dse_handle_chat},
     {"/completions", ROUTE_ENGINE | ROUTE_WORK, dse_handle_completions},
+    {"/responses", ROUTE_ENGINE | ROUTE_WORK, dse_handle_responses},
+    {"/responses/input_tokens", ROUTE_ENGINE, dse_handle_responses_count},
     {"/messages", ROUTE_ENGINE | ROUTE_WORK, dse_handle_messages},
     {"/messages/count_tokens", ROUTE_ENGINE, dse_handle_messages_count},
     {"/models", ROUTE_GET, dse_handle_models},
