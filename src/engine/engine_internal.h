@@ -39,6 +39,7 @@ struct dse_engine {
     struct dse_out_row *out_rows; /* [max_rows] rows that want logits */
     int32_t *out_index;           /* [max_out] */
     float *choice_logits;         /* [V] copy for one of several choices */
+    float *hidden;                /* [D] a hidden state on its way out */
     uint64_t *mask;               /* [(tokens + 63) / 64] grammar mask */
     int prefill_tokens;           /* of a step, follows the speed of the machine */
     bool guarded;                 /* allocation is forbidden right now */

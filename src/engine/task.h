@@ -46,10 +46,11 @@ struct dse_task {
     int n_prompt, max_new, min_tokens, n_choices, n_open;
     int priority;
     bool unbounded; /* max_tokens -1: reserves as it grows, may be set back to the queue */
-    bool prompt_logprobs;
+    bool prompt_logprobs, hidden_states;
     bool prefilled; /* the prompt is computed and every choice has its own sequence */
     bool ignore_eos;
     int n_announced; /* prompt tokens whose logprob event is out */
+    int n_hidden;    /* prompt tokens whose hidden state is out */
     bool any_error, any_cancelled;
     int top_logprobs;
     int32_t *stops; /* ids of the model, then those of the request */

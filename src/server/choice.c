@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "base/alloc.h"
+
 static void on_text(void *user, enum dse_channel channel, const char *text, size_t bytes)
 {
     struct dse_choice *c = user;
@@ -44,6 +46,7 @@ enum dse_status dse_choice_init(struct dse_generation *g, int index, struct dse_
     dse_buffer_init(&c->text[1], DSE_MEM_REQUEST, DSE_MAX_ANSWER_BYTES);
     dse_buffer_init(&c->raw, DSE_MEM_REQUEST, DSE_MAX_ANSWER_BYTES);
     dse_tool_answer_init(&c->calls, g->params.stream, DSE_MAX_ANSWER_BYTES);
+    if (g->dialect->embeds) return dse_embedding_init(c, err);
     bool chat = g->dialect->chat;
     struct dse_output_options options = {
         .stops = g->params.stops,
@@ -69,6 +72,7 @@ void dse_choice_deinit(struct dse_choice *c)
     dse_buffer_deinit(&c->raw);
     dse_tool_answer_deinit(&c->calls);
     dse_items_deinit(&c->items);
+    dse_free(c->vector);
     dse_logprobs_deinit(&c->logprobs);
     dse_logprobs_deinit(&c->waiting);
 }
@@ -212,6 +216,8 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
         dse_fail(&err, event->finish == DSE_FINISH_ERROR ? DSE_ERR_INTERNAL : DSE_ERR_CANCELLED,
                  "generation ended early");
         dse_generation_fail(g, NULL, &err);
+    } else if (g->dialect->embeds) {
+        if (event->finish != DSE_FINISH_CANCELLED) dse_embedding_finish(c);
     } else if (event->finish != DSE_FINISH_CANCELLED && !atomic_load(&g->failed)) {
         dse_output_finish(c->output);
         drop_call_logprobs(c);
@@ -237,6 +243,7 @@ bool dse_choice_on_event(void *user, const struct dse_event *event)
         if (g->params.stream && g->params.return_progress) dse_stream_progress(c, event->n_processed, event->n_prompt);
         return true;
     case DSE_EVENT_PROMPT_LOGPROB: on_prompt_logprob(p, event); return true;
+    case DSE_EVENT_HIDDEN_STATE: dse_embedding_add(c, event); return true;
     case DSE_EVENT_TOKEN: return on_token(c, event);
     case DSE_EVENT_FINISH: on_finish(c, event); return true;
     }

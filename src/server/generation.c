@@ -60,7 +60,7 @@ static void on_release(void *user)
 /* From any thread. */
 static void cancel_prompts(struct dse_generation *g)
 {
-    uint64_t ids[DSE_MAX_PROMPTS];
+    uint64_t ids[DSE_MAX_INPUTS];
     int n = 0;
     pthread_mutex_lock(&g->lock);
     for (int i = 0; i < g->n_prompts; i++)
@@ -246,6 +246,7 @@ static enum dse_status submit_one(struct dse_generation *g, struct dse_gen_promp
     request.stop_tokens = g->params.stop_tokens;
     request.n_stop_tokens = g->params.n_stop_tokens;
     request.prompt_logprobs = p->echo && g->params.logprobs;
+    request.hidden_states = g->dialect->embeds;
     request.sampling = g->params.sampling;
     request.grammar = g->grammar;
     /* What is thought is free; the grammar is for the answer. */

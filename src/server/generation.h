@@ -17,7 +17,8 @@
 #include "server/server_internal.h"
 #include "server/tool_answer.h"
 
-#define DSE_MAX_PROMPTS      128
+#define DSE_MAX_PROMPTS      128  /* of completions */
+#define DSE_MAX_INPUTS       2048 /* of embeddings, the most of any generation */
 #define DSE_MAX_ANSWER_BYTES (256u << 20)
 
 struct dse_generation;
@@ -43,6 +44,7 @@ struct dse_dialect {
     const char *too_long; /* printf format of the context-length message: context, total, prompt, completion */
     const char *prompt_field;
     bool chat;                              /* the text has thoughts and calls in it */
+    bool embeds;                            /* there is no text: prompts become vectors */
     const char *const *fields;              /* pairs that end with NULL: a field of a chat request, its name here */
     const struct dse_event_dialect *events; /* NULL: chunks of choices, which the functions below write */
     void (*put_first)(struct dse_choice *choice, struct dse_buffer *out); /* NULL: no opening chunk */
@@ -71,6 +73,7 @@ struct dse_choice {
     struct dse_buffer text[2];    /* by enum dse_channel: since the last chunk, or whole */
     struct dse_tool_answer calls; /* the same of tool calls */
     struct dse_items items;       /* all three, in dialects of events */
+    float *vector;                /* owned, of embeddings: [n_embd] */
     struct dse_buffer raw;        /* all bytes fed, kept only for logprobs with stop strings */
     struct dse_logprobs logprobs; /* of text that has come out: since the last chunk, or whole */
     struct dse_logprobs waiting;  /* of text that is held back, for it may be dropped */
@@ -153,6 +156,11 @@ void dse_choice_deinit(struct dse_choice *choice);
 void dse_choices_begin_with_echo(struct dse_generation *generation, struct dse_gen_prompt *prompt);
 /* Of the engine: user is a struct dse_gen_prompt. */
 bool dse_choice_on_event(void *user, const struct dse_event *event);
+
+/* embeddings.c: the hidden states of a prompt to its vector. */
+DSE_MUST_CHECK enum dse_status dse_embedding_init(struct dse_choice *choice, struct dse_error *err);
+void dse_embedding_add(struct dse_choice *choice, const struct dse_event *event);
+void dse_embedding_finish(struct dse_choice *choice);
 
 /* stream.c: the frames of an SSE answer, and of a whole one. A chunk that is lost for want of memory fails the
  * generation; none is sent of one that has failed. */

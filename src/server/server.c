@@ -51,6 +51,7 @@ static const struct route {
 } routes[] = {
     {"/chat/completions", ROUTE_ENGINE | ROUTE_WORK, dse_handle_chat},
     {"/completions", ROUTE_ENGINE | ROUTE_WORK, dse_handle_completions},
+    {"/embeddings", ROUTE_ENGINE | ROUTE_WORK, dse_handle_embeddings},
     {"/responses", ROUTE_ENGINE | ROUTE_WORK, dse_handle_responses},
     {"/responses/input_tokens", ROUTE_ENGINE, dse_handle_responses_count},
     {"/messages", ROUTE_ENGINE | ROUTE_WORK, dse_handle_messages},

@@ -74,7 +74,7 @@ const char *dse_server_resolve_model(const struct dse_server *server, const char
 typedef void dse_route_fn(struct dse_server *server, struct dse_http_exchange *x);
 dse_route_fn dse_handle_chat, dse_handle_completions, dse_handle_models, dse_handle_model, dse_handle_tokenize,
     dse_handle_detokenize, dse_handle_apply_template, dse_handle_health, dse_handle_ready, dse_handle_version,
-    dse_handle_metrics, dse_handle_slots, dse_handle_messages, dse_handle_messages_count,
-    dse_handle_responses, dse_handle_responses_count;
+    dse_handle_metrics, dse_handle_slots, dse_handle_messages, dse_handle_messages_count, dse_handle_responses,
+    dse_handle_responses_count, dse_handle_embeddings;
 
 #endif
