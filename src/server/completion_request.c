@@ -77,15 +77,15 @@ enum dse_status dse_completion_request_parse(const json_t *root, int n_vocab, st
     *request = (struct dse_completion_request){.add_special_tokens = true};
     struct dse_gen_params *params = &request->params;
     int64_t logprobs = 0;
-    const char *suffix = "";
     TRY(dse_gen_params_parse(root, n_vocab, params, err));
     TRY(dse_param_int(root, "logprobs", 0, DSE_MAX_TOP_LOGPROBS, &logprobs, &params->logprobs, err));
     params->sampling.top_logprobs = params->logprobs ? (int)logprobs : -1;
     TRY(dse_param_bool(root, "echo", &request->echo, NULL, err));
     TRY(dse_param_bool(root, "add_special_tokens", &request->add_special_tokens, NULL, err));
-    TRY(dse_param_string(root, "suffix", &suffix, NULL, err));
-    if (suffix[0])
-        return dse_fail_at(err, DSE_ERR_INVALID, "suffix", -1, "suffix (fill in the middle) is not supported yet");
+    TRY(dse_param_string(root, "suffix", &request->suffix, &request->suffix_bytes, err));
+    if (request->suffix_bytes == 0) request->suffix = NULL; /* some clients send "" for none */
+    if (request->suffix && request->echo)
+        return dse_fail_at(err, DSE_ERR_INVALID, "echo", -1, "echo is not possible together with suffix");
     return dse_completion_prompts_parse(root, "prompt", n_vocab, DSE_MAX_PROMPTS, &request->prompts,
                                         &request->n_prompts, err);
 }

@@ -17,6 +17,8 @@ struct dse_completion_request {
     struct dse_completion_prompt *prompts; /* owned array */
     int n_prompts;
     bool echo, add_special_tokens;
+    const char *suffix; /* borrowed; NULL: none. The answer fills the hole between each prompt and this */
+    size_t suffix_bytes;
 };
 
 /* A text, token ids, or a list of either, at most max_prompts, in a field of this name. *prompts: an owned array, to be

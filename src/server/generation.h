@@ -178,6 +178,8 @@ void dse_generation_sums(const struct dse_generation *generation, struct dse_usa
                          struct dse_timing_sum *timings);
 /* Begins the frame of an event, `{"type":NAME` without the closing brace, in generation->chunk, and returns that. */
 struct dse_buffer *dse_stream_event(struct dse_generation *generation, const char *name);
+/* The same of a frame without a name: `{` alone. */
+struct dse_buffer *dse_stream_object(struct dse_generation *generation);
 /* Closes the object and sends. */
 void dse_stream_event_send(struct dse_generation *generation);
 

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "server/errors.h"
+#include "server/fim.h"
 #include "server/generation.h"
 #include "server/listen.h"
 #include "server/server_internal.h"
@@ -51,6 +52,7 @@ static const struct route {
 } routes[] = {
     {"/chat/completions", ROUTE_ENGINE | ROUTE_WORK, dse_handle_chat},
     {"/completions", ROUTE_ENGINE | ROUTE_WORK, dse_handle_completions},
+    {"/infill", ROUTE_ENGINE | ROUTE_WORK, dse_handle_infill},
     {"/embeddings", ROUTE_ENGINE | ROUTE_WORK, dse_handle_embeddings},
     {"/responses", ROUTE_ENGINE | ROUTE_WORK, dse_handle_responses},
     {"/responses/input_tokens", ROUTE_ENGINE, dse_handle_responses_count},
@@ -279,6 +281,7 @@ static enum dse_status served_fill(struct dse_served *served, struct dse_engine 
     dse_free(eos);
     if (!have_texts) return dse_fail_memory(err, 64, "served model");
     served->thinks = served->traits.has_thinking || dse_tokenizer_find_added(served->tokenizer, "</think>") >= 0;
+    dse_fim_find(served);
     return dse_chat_marks_create(served->tokenizer, &served->marks, err);
 }
 

@@ -90,6 +90,13 @@ struct dse_buffer *dse_stream_event(struct dse_generation *g, const char *name)
     return &g->chunk;
 }
 
+struct dse_buffer *dse_stream_object(struct dse_generation *g)
+{
+    dse_buffer_clear(&g->chunk);
+    dse_buffer_puts(&g->chunk, "data: {");
+    return &g->chunk;
+}
+
 void dse_stream_event_send(struct dse_generation *g)
 {
     dse_buffer_puts(&g->chunk, "}\n\n");
