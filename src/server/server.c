@@ -67,6 +67,7 @@ static const struct route {
     {"/ready", ROUTE_GET | ROUTE_PUBLIC, dse_handle_ready},
     {"/version", ROUTE_GET | ROUTE_PUBLIC, dse_handle_version},
     {"/metrics", ROUTE_GET | ROUTE_PUBLIC, dse_handle_metrics},
+    {"/openapi.json", ROUTE_GET | ROUTE_PUBLIC, dse_handle_openapi},
     {"/slots", ROUTE_GET | ROUTE_ENGINE, dse_handle_slots},
 };
 

@@ -82,6 +82,6 @@ typedef void dse_route_fn(struct dse_server *server, struct dse_http_exchange *x
 dse_route_fn dse_handle_chat, dse_handle_completions, dse_handle_models, dse_handle_model, dse_handle_tokenize,
     dse_handle_detokenize, dse_handle_apply_template, dse_handle_health, dse_handle_ready, dse_handle_version,
     dse_handle_metrics, dse_handle_slots, dse_handle_messages, dse_handle_messages_count, dse_handle_responses,
-    dse_handle_responses_count, dse_handle_embeddings, dse_handle_infill;
+    dse_handle_responses_count, dse_handle_embeddings, dse_handle_infill, dse_handle_openapi;
 
 #endif
