@@ -8,13 +8,27 @@
 #include "base/buffer.h"
 #include "server/params.h"
 
+/* json_copy would lose members without a word when there is no memory for them. */
+static json_t *copy_members(const json_t *object)
+{
+    json_t *copy = json_object(), *value;
+    const char *key;
+    json_object_foreach((json_t *)object, key, value)
+    {
+        if (json_object_set(copy, key, value) == 0) continue;
+        json_decref(copy);
+        return NULL;
+    }
+    return copy;
+}
+
 json_t *dse_translate_begin(const json_t *root)
 {
     static const char *const foreign[] = {
         "n",          "stop",           "max_completion_tokens", "n_predict",      "continue_final_message",
         "functions",  "function_call",  "add_generation_prompt", "logprobs",       "top_logprobs",
         "prediction", "stream_options", "return_progress",       "response_format"};
-    json_t *chat = json_copy((json_t *)root);
+    json_t *chat = copy_members(root);
     for (size_t i = 0; chat && i < sizeof foreign / sizeof *foreign; i++)
         json_object_del(chat, foreign[i]);
     return chat;

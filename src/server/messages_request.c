@@ -207,9 +207,10 @@ static enum dse_status translate_tool(const json_t *tool, size_t index, json_t *
     TRY(dse_param_string(tool, at, &description, NULL, err));
     dse_field_path(at, "%s.strict", path);
     TRY(dse_param_bool(tool, at, &strict, &strict_given, err));
-    json_t *made = json_pack("{s:s, s:{s:O, s:s*, s:O}}", "type", "function", "function", "name", name, "description",
-                             description, "parameters", schema);
+    json_t *made = json_pack("{s:s, s:{s:O, s:O}}", "type", "function", "function", "name", name, "parameters", schema);
     if (json_array_append_new(tools, made) != 0) return dse_fail_memory(err, 64, "tools");
+    if (description)
+        TRY(dse_translate_set(json_object_get(made, "function"), "description", json_string(description), err));
     if (!strict_given) return DSE_OK;
     return dse_translate_set(json_object_get(made, "function"), "strict", json_boolean(strict), err);
 }
