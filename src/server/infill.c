@@ -153,7 +153,7 @@ static enum dse_status encode_text(const struct dse_served *served, const char *
     return status == DSE_OK ? dse_tokenizer_encode(served->tokenizer, text, bytes, 0, out, err) : status;
 }
 
-/* Other files of the project, in front: `SEPARATOR name newline text newline`, the separator where the model has one. */
+/* Other files of the project, in front: `SEPARATOR name newline text newline`, the separator where a model has one. */
 static enum dse_status encode_extra(const struct dse_served *served, const json_t *extra, struct dse_tokens *out,
                                     struct dse_error *err)
 {

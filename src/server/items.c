@@ -29,7 +29,7 @@ static void set_id(struct dse_item *item)
 
 static struct dse_item *add(struct dse_items *list, enum dse_item_kind kind)
 {
-    if (list->count == list->capacity) {
+    if (!list->items || list->count == list->capacity) {
         size_t capacity = list->capacity ? 2 * list->capacity : 4;
         struct dse_item *items = dse_realloc(DSE_MEM_REQUEST, list->items, capacity * sizeof *items);
         if (!items) {

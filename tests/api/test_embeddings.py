@@ -1,4 +1,4 @@
-"""/v1/embeddings: shapes, inputs of every kind, pooling. The numbers behind them: tests/fidelity/test_hidden_states.c."""
+"""/v1/embeddings: shapes, inputs of all kinds, pooling. Their numbers: tests/fidelity/test_hidden_states.c."""
 import base64
 import math
 import os

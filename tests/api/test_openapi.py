@@ -1,4 +1,4 @@
-"""/openapi.json: a document that is sound in itself, describes exactly the routes, and tells the truth about answers."""
+"""/openapi.json: a document that is sound in itself, describes exactly the routes, and is true of answers."""
 import json
 import os
 import pathlib
