@@ -207,12 +207,14 @@ static enum dse_status translate_tool(const json_t *tool, size_t index, json_t *
     TRY(dse_param_string(tool, at, &description, NULL, err));
     dse_field_path(at, "%s.strict", path);
     TRY(dse_param_bool(tool, at, &strict, &strict_given, err));
-    json_t *made = json_pack("{s:s, s:{s:O, s:O}}", "type", "function", "function", "name", name, "parameters", schema);
+    /* The order in which chat clients write them, and in which templates show them. */
+    json_t *function = json_pack("{s:O}", "name", name);
+    json_t *made = json_pack("{s:s, s:o}", "type", "function", "function", function);
     if (json_array_append_new(tools, made) != 0) return dse_fail_memory(err, 64, "tools");
-    if (description)
-        TRY(dse_translate_set(json_object_get(made, "function"), "description", json_string(description), err));
+    if (description) TRY(dse_translate_set(function, "description", json_string(description), err));
+    TRY(dse_translate_set(function, "parameters", json_incref((json_t *)schema), err));
     if (!strict_given) return DSE_OK;
-    return dse_translate_set(json_object_get(made, "function"), "strict", json_boolean(strict), err);
+    return dse_translate_set(function, "strict", json_boolean(strict), err);
 }
 
 static enum dse_status translate_tools(const json_t *root, json_t *chat, struct dse_error *err)
