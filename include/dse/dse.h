@@ -67,6 +67,15 @@ DSE_MUST_CHECK enum dse_status dse_model_open(const char *path, const struct dse
 struct dse_model *dse_model_ref(struct dse_model *model);
 void dse_model_unref(struct dse_model *model);
 
+/* How an embedding model makes one vector of its hidden states, as its file says. */
+enum dse_pooling {
+    DSE_POOLING_NONE,  /* the file says nothing */
+    DSE_POOLING_MEAN,  /* of all tokens */
+    DSE_POOLING_FIRST, /* the first token's */
+    DSE_POOLING_LAST,  /* the last token's */
+    DSE_POOLING_RANK,  /* a score instead of a vector */
+};
+
 struct dse_model_info {
     char name[128], arch[32], quantization[16], path[512], basename[128];
     int64_t n_parameters, n_active_parameters; /* active: that one token uses */
@@ -79,6 +88,10 @@ struct dse_model_info {
     /* DSE_NUMERICS_FAST only where it was asked for and the model has latent attention. Part of the identity of all
      * that is kept of a computation: keys and values of two settings differ. */
     enum dse_numerics numerics;
+    enum dse_pooling pooling;
+    bool adds_eos; /* a text to be embedded ends with the tokenizer's EOS */
+    /* Tokens around the text before and behind a hole, and before what fills it, as the file says; -1: it does not. */
+    int32_t fim_prefix, fim_suffix, fim_middle;
 };
 void dse_model_get_info(const struct dse_model *model, struct dse_model_info *info);
 const struct dse_tokenizer *dse_model_tokenizer(const struct dse_model *model); /* borrowed */
@@ -134,6 +147,7 @@ struct dse_timings {
 enum dse_event_kind {
     DSE_EVENT_PROGRESS,       /* prefill moved on: n_processed of n_prompt */
     DSE_EVENT_PROMPT_LOGPROB, /* only with prompt_logprobs: one per prompt token from the second on, in order */
+    DSE_EVENT_HIDDEN_STATE,   /* only with hidden_states: one per prompt token, in order */
     DSE_EVENT_TOKEN,          /* a token was sampled */
     DSE_EVENT_FINISH,         /* last event of this choice */
 };
@@ -147,7 +161,9 @@ struct dse_event {
     float logprob;
     int n_top;
     const struct dse_token_logprob *top; /* borrowed during the call */
-    int n_processed, n_prompt, n_cached; /* PROGRESS; of n_processed, n_cached came from the prefix cache */
+    int n_processed, n_prompt;           /* PROGRESS; HIDDEN_STATE: n_processed is the token's position */
+    int n_cached;                        /* PROGRESS: of n_processed, so many came from the prefix cache */
+    const float *hidden;                 /* HIDDEN_STATE: f32 [n_embd] after the last norm; borrowed during the call */
     enum dse_finish finish;              /* FINISH */
     struct dse_timings timings;          /* FINISH */
     const struct dse_error *error;       /* FINISH with DSE_FINISH_ERROR */
@@ -171,6 +187,7 @@ struct dse_request {
     const int32_t *stop_tokens; /* further ids that end the generation (copied) */
     int n_stop_tokens;
     bool prompt_logprobs; /* events for the prompt's own tokens (echo), as choice 0 */
+    bool hidden_states;   /* events with the hidden state of each prompt token, as choice 0 */
     struct dse_sampling sampling;
     struct dse_grammar *grammar; /* referenced by submit; NULL: free text */
     int grammar_after_token;     /* constraint starts after this token was produced; -1: from the start */

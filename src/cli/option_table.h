@@ -62,20 +62,22 @@
       "waiting that raises a priority by one, as far as the highest that is present; 0: never")                        \
     X(MEMORY_FRACTION, "memory-fraction", "--gpu-memory-utilization", REAL, "F", "0.9", 0.01, 1, NULL, V_ENGINE_VERBS, \
       "share of the available memory that the plan may use")                                                           \
-    X(CHUNK, "chunk-tokens", "--max-num-batched-tokens", INT, "N", "512", 1, 8192, NULL,                               \
+    X(CHUNK, "chunk-tokens", "--max-num-batched-tokens,--ubatch-size,-ub", INT, "N", "512", 1, 8192, NULL,             \
       V_ENGINE_VERBS | V_BENCH | V_EVAL,                                                                               \
       "prompt tokens per forward pass; results do not depend on it (with --numerics fast they do)")                    \
-    X(GPU_LAYERS, "gpu-layers", "-ngl", INT, "N", "0", 0, 1 << 20, NULL, V_MODEL_VERBS,                                \
+    X(GPU_LAYERS, "gpu-layers", "-ngl,--n-gpu-layers", INT, "N", "0", 0, 1 << 20, NULL, V_MODEL_VERBS,                 \
       "layers on a GPU; this version has no GPU support and refuses any but 0")                                        \
-    X(CHAT_TEMPLATE, "chat-template", "", STRING, "FILE", NULL, 0, 0, NULL, V_ENGINE_VERBS | V_TEMPLATE,               \
+    X(CHAT_TEMPLATE, "chat-template", "--chat-template-file", STRING, "FILE", NULL, 0, 0, NULL,                        \
+      V_ENGINE_VERBS | V_TEMPLATE,                                                                                     \
       "Jinja chat template to use instead of the model's, or the name of a built-in one: deepseek_v2, deepseek_v3, "   \
       "deepseek_v31, deepseek_v32, deepseek_v4")                                                                       \
     X(PROMPT, "prompt", "-p", STRING, "TEXT", NULL, 0, 0, NULL, V_RUN, "prompt; may also follow the model")            \
     X(FILE, "file", "-f", STRING, "FILE", NULL, 0, 0, NULL, V_RUN,                                                     \
       "read the prompt from a file, - for standard input")                                                             \
-    X(SYSTEM, "system", "-s", STRING, "TEXT", NULL, 0, 0, NULL, V_RUN, "system message")                               \
-    X(RAW, "raw", "", FLAG, NULL, NULL, 0, 0, NULL, V_RUN, "complete the prompt as it is, without the chat template")  \
-    X(N_PREDICT, "max-tokens", "-n,--n-predict", INT, "N", "-1", -1, 1 << 30, NULL, V_RUN,                             \
+    X(SYSTEM, "system", "-s,-sys,--system-prompt", STRING, "TEXT", NULL, 0, 0, NULL, V_RUN, "system message")          \
+    X(RAW, "raw", "-no-cnv,--no-conversation", FLAG, NULL, NULL, 0, 0, NULL, V_RUN,                                    \
+      "complete the prompt as it is, without the chat template")                                                       \
+    X(N_PREDICT, "max-tokens", "-n,--n-predict,--predict", INT, "N", "-1", -1, 1 << 30, NULL, V_RUN,                   \
       "longest answer in tokens; -1: to the end of the context")                                                       \
     X(TEMPERATURE, "temp", "--temperature", REAL, "F", "0.7", 0, 100, NULL, V_RUN,                                     \
       "0 always takes the likeliest token")                                                                            \
@@ -85,7 +87,8 @@
     X(REPEAT_PENALTY, "repeat-penalty", "--repetition-penalty", REAL, "F", "1", 0.01, 100, NULL, V_RUN,                \
       "above 1 makes tokens seen before less likely")                                                                  \
     X(SEED, "seed", "", INT, "N", NULL, INT64_MIN, INT64_MAX, NULL, V_RUN, "same seed, same answer; default: random")  \
-    X(STOP, "stop", "", LIST, "TEXT", NULL, 0, 0, NULL, V_RUN, "end the answer before this text; may be repeated")     \
+    X(STOP, "stop", "-r,--reverse-prompt", LIST, "TEXT", NULL, 0, 0, NULL, V_RUN,                                      \
+      "end the answer before this text; may be repeated")                                                              \
     X(GRAMMAR, "grammar-file", "", STRING, "FILE", NULL, 0, 0, NULL, V_RUN, "GBNF grammar the answer must follow")     \
     X(JSON_SCHEMA, "json-schema", "", STRING, "FILE", NULL, 0, 0, NULL, V_RUN, "JSON schema the answer must satisfy")  \
     X(THINK, "think", "", FLAG, NULL, NULL, 0, 0, NULL, V_RUN, "ask a thinking model to think, --no-think not to")     \

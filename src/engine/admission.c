@@ -77,13 +77,14 @@ static int blocks_to_promise(const struct dse_sequence *sequence)
 }
 
 /* Tokens of the lead that need not be computed if they are in the cache: not the last, whose logits are wanted, and not
- * those whose logits are promised to the client. Choices that have parted begin with what they have in common. */
+ * those whose logits or hidden states are promised to the client. Choices that have parted begin with what they have in common. */
 static int reusable_tokens(const struct dse_sequence *lead)
 {
     const struct dse_task *task = lead->task;
     int tokens = (task->n_open == 1 ? lead->n_tokens : task->n_prompt) - 1;
     if (task->prompt_logprobs && task->n_announced < task->n_prompt && tokens > task->n_announced - 1)
         tokens = task->n_announced - 1;
+    if (task->hidden_states && tokens > task->n_hidden) tokens = task->n_hidden;
     return tokens;
 }
 

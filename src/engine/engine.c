@@ -200,8 +200,10 @@ static enum dse_status take_buffers(struct dse_engine *engine, const struct dse_
     engine->out_rows = dse_calloc(DSE_MEM_SCRATCH, (size_t)sizes->max_rows, sizeof *engine->out_rows);
     engine->out_index = dse_calloc(DSE_MEM_SCRATCH, (size_t)sizes->max_out, sizeof *engine->out_index);
     engine->choice_logits = dse_calloc(DSE_MEM_SCRATCH, (size_t)model->file->config.n_vocab, sizeof(float));
+    engine->hidden = dse_calloc(DSE_MEM_SCRATCH, (size_t)model->file->config.n_embd, sizeof(float));
     engine->mask = dse_calloc(DSE_MEM_SCRATCH, (tokens + 63) / 64, sizeof *engine->mask);
-    if (engine->out_rows == NULL || engine->out_index == NULL || engine->choice_logits == NULL || engine->mask == NULL)
+    if (engine->out_rows == NULL || engine->out_index == NULL || engine->choice_logits == NULL ||
+        engine->hidden == NULL || engine->mask == NULL)
         return dse_fail_memory(err, tokens * sizeof(float), "step buffers");
     return DSE_OK;
 }
@@ -315,6 +317,7 @@ void dse_engine_free(struct dse_engine *engine)
     dse_free(engine->out_rows);
     dse_free(engine->out_index);
     dse_free(engine->choice_logits);
+    dse_free(engine->hidden);
     dse_free(engine->mask);
     dse_model_unref(engine->model);
     pthread_cond_destroy(&engine->wake);

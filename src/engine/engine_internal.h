@@ -42,6 +42,7 @@ struct dse_engine {
     struct dse_out_row *out_rows; /* [max_rows] rows that want logits */
     int32_t *out_index;           /* [max_out] */
     float *choice_logits;         /* [V] copy for one of several choices */
+    float *hidden;                /* [D] a hidden state on its way out */
     uint64_t *mask;               /* [(tokens + 63) / 64] grammar mask */
     struct dse_chunk chunk;       /* prompt tokens of a step */
     bool guarded;                 /* allocation is forbidden right now */

@@ -85,7 +85,9 @@ enum dse_status dse_forward_init(struct dse_forward *forward, struct dse_model *
                                  struct dse_error *err)
 {
     size_t offsets[PART_COUNT + 1];
-    *forward = (struct dse_forward){.model = model, .max_rows = max_rows, .max_out = max_out};
+    struct dse_vector_ops ops;
+    dse_vector_ops_pick(&ops);
+    *forward = (struct dse_forward){.model = model, .max_rows = max_rows, .max_out = max_out, .rmsnorm = ops.rmsnorm};
     forward->expand = model->file->config.latent.expand;
     if (!part_offsets(&model->file->config, max_rows, max_out, offsets))
         return dse_fail(err, DSE_ERR_NO_MEMORY, "scratch for %d rows overflows the address space", max_rows);
@@ -163,6 +165,14 @@ static void run_head(struct dse_forward *forward, const float *norm, const int32
 void dse_forward_logits(struct dse_forward *forward, const int32_t *row_index, int n_out, float *out)
 {
     run_head(forward, forward->model->weights.output_norm, row_index, n_out, out);
+}
+
+void dse_forward_hidden(const struct dse_forward *forward, int row, float *out)
+{
+    const struct dse_config *config = &forward->model->file->config;
+    const size_t width = (size_t)config->n_embd;
+    forward->rmsnorm(forward->x + (size_t)row * width, forward->model->weights.output_norm, width, config->rms_eps,
+                     out);
 }
 
 void dse_forward_mtp(struct dse_forward *forward, const struct dse_kv_layout *layout, const int32_t *next_tokens)

@@ -8,14 +8,16 @@
 
 #include "device/device.h"
 #include "engine/model.h"
+#include "kernels/vector.h"
 
 struct dse_forward {
     struct dse_model *model; /* borrowed */
     int max_rows, max_out;
-    bool expand;                  /* fast numerics: as the model was opened, until someone clears it */
-    int32_t *tokens, *positions;  /* [max_rows] behind rows */
-    struct dse_kv_view *views;    /* [max_rows] */
-    struct dse_rows rows;         /* the step being formed */
+    bool expand;                 /* fast numerics: as the model was opened, until someone clears it */
+    int32_t *tokens, *positions; /* [max_rows] behind rows */
+    struct dse_kv_view *views;   /* [max_rows] */
+    struct dse_rows rows;        /* the step being formed */
+    dse_rmsnorm_fn *rmsnorm;
     float *x;                     /* [max_rows, D] residual stream */
     float *q;                     /* [max_rows, H*d] */
     float *k, *v;                 /* [max_rows, K*d]; latent attention: k [max_rows, R+rope] */
@@ -47,6 +49,9 @@ void dse_forward_push(struct dse_forward *forward, int32_t token, int32_t positi
 void dse_forward_run(struct dse_forward *forward, const struct dse_kv_layout *layout);
 /* Head over chosen rows of x: out f32 [n_out, V]. */
 void dse_forward_logits(struct dse_forward *forward, const int32_t *row_index, int n_out, float *out);
+
+/* The hidden state of a row of x, f32 [D]: what the head gets. */
+void dse_forward_hidden(const struct dse_forward *forward, int row, float *out);
 
 /* Multi-token prediction, for a model that was opened with it, after dse_forward_run: the prediction layer over the
  * rows pushed, row m together with next_tokens[m], the token that follows it. Writes the layer's own KV of every row,

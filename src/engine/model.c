@@ -137,6 +137,11 @@ static void describe(struct dse_model *model)
     info->kv_bytes_per_token = model->kv_layout.block_bytes / DSE_KV_BLOCK_TOKENS;
     info->numerics = config->latent.expand ? DSE_NUMERICS_FAST : DSE_NUMERICS_EXACT;
     info->device_name = model->device->ops->name;
+    info->pooling = config->pooling;
+    info->adds_eos = config->adds_eos;
+    info->fim_prefix = config->fim[0];
+    info->fim_suffix = config->fim[1];
+    info->fim_middle = config->fim[2];
 }
 
 static void model_free(struct dse_model *model)

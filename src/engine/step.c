@@ -244,6 +244,28 @@ static void deliver_logits(struct dse_engine *engine)
     }
 }
 
+/* Hidden states of prompt tokens, in order; those told before a request was set back are not told again. */
+static void deliver_hidden(struct dse_engine *engine)
+{
+    const struct dse_scheduler *s = &engine->scheduler;
+    for (int i = 0; i < s->n_spans; i++) {
+        struct dse_task *task = s->spans[i].sequence->task;
+        if (!task->hidden_states) continue;
+        for (int r = s->spans[i].first_row; r < s->spans[i].first_row + s->spans[i].n_rows; r++) {
+            int position = engine->forward.rows.positions[r];
+            if (position >= task->n_prompt || position < task->n_hidden) continue;
+            if (atomic_load_explicit(&task->cancelled, memory_order_relaxed)) break;
+            dse_forward_hidden(&engine->forward, r, engine->hidden);
+            task->n_hidden = position + 1;
+            struct dse_event event = {.kind = DSE_EVENT_HIDDEN_STATE,
+                                      .hidden = engine->hidden,
+                                      .n_processed = position,
+                                      .n_prompt = task->n_prompt};
+            (void)emit(engine, task, &event);
+        }
+    }
+}
+
 /* A bug of ours, but one that must not take the other requests with it, or keep the engine turning for nothing. */
 static void fail_broken_promise(struct dse_engine *engine, struct dse_task *task)
 {
@@ -293,6 +315,7 @@ static void compute(struct dse_engine *engine)
 {
     uint64_t begin = dse_clock_ns();
     dse_forward_run(&engine->forward, &engine->scheduler.pool.layout);
+    deliver_hidden(engine);
     advance_spans(engine);
     deliver_logits(engine);
     finish_prefill_only(engine);

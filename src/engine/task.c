@@ -161,6 +161,7 @@ enum dse_status dse_task_create(struct dse_model *model, const struct dse_reques
     task->priority = r->priority;
     task->tenant = r->tenant;
     task->prompt_logprobs = r->prompt_logprobs;
+    task->hidden_states = r->hidden_states;
     task->n_announced = 1; /* nothing predicts the first token */
     task->ignore_eos = r->ignore_eos;
     task->top_logprobs = r->sampling.top_logprobs;

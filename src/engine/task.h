@@ -50,12 +50,13 @@ struct dse_task {
     bool considered, placed;            /* in the turn's walk */
     uint64_t waited_ns, waits_since_ns; /* without a place: so far, and since when if it has none */
     bool unbounded;                     /* max_tokens -1: reserves as it grows, may be set back to the queue */
-    bool prompt_logprobs;
+    bool prompt_logprobs, hidden_states;
     bool prefilled; /* the prompt is computed and every choice has its own sequence */
     bool ignore_eos;
     bool loading;     /* waits for blocks that are read from files, with what it has of them */
     bool load_failed; /* not again */
     int n_announced;  /* prompt tokens whose logprob event is out */
+    int n_hidden;     /* prompt tokens whose hidden state is out */
     int n_cached;     /* prompt tokens found in the prefix cache when it was first admitted */
     bool any_error, any_cancelled;
     int top_logprobs;

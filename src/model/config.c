@@ -9,7 +9,7 @@
 
 void dse_config_init(struct dse_config *config)
 {
-    *config = (struct dse_config){.rms_eps = 1e-6f};
+    *config = (struct dse_config){.rms_eps = 1e-6f, .fim = {-1, -1, -1}};
     config->rope = (struct dse_rope_config){
         .theta = 10000, .pairs = DSE_ROPE_HALF, .scaling = DSE_ROPE_NONE, .factor = 1, .beta_fast = 32, .beta_slow = 1};
 }

@@ -6,6 +6,7 @@
 #ifndef DSE_MODEL_CONFIG_H
 #define DSE_MODEL_CONFIG_H
 
+#include <dse/dse.h>
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -108,6 +109,9 @@ struct dse_config {
     /* End-of-generation ids of the configuration files (union); the tokenizer adds its own. */
     int32_t stop_tokens[DSE_MAX_STOP_TOKENS];
     int n_stop_tokens;
+    enum dse_pooling pooling; /* of an embedding model */
+    bool adds_eos;            /* behind a text to be embedded */
+    int32_t fim[3];           /* tokens of prefix, suffix and middle for filling holes; -1: the file does not say */
     char name[128];     /* general.name, or of a folder its name or its id in the Hugging Face cache; "" if none */
     char basename[128]; /* what it was distilled or fine-tuned from, "" if unknown */
 };

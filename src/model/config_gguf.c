@@ -143,6 +143,26 @@ static void read_stops(struct dse_gguf_keys *r, struct dse_config *config)
     }
 }
 
+/* What embedding models and models that fill holes say of themselves. */
+static void read_uses(struct dse_gguf_keys *r, struct dse_config *config)
+{
+    static const enum dse_pooling poolings[] = {DSE_POOLING_NONE, DSE_POOLING_MEAN, DSE_POOLING_FIRST, DSE_POOLING_LAST,
+                                                DSE_POOLING_RANK};
+    static const char *const fim_keys[3][2] = {{"tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id"},
+                                               {"tokenizer.ggml.fim_suf_token_id", "tokenizer.ggml.suffix_token_id"},
+                                               {"tokenizer.ggml.fim_mid_token_id", "tokenizer.ggml.middle_token_id"}};
+    config->pooling = poolings[dse_gguf_keys_int(r, "pooling_type", 0, 4, 0)];
+    if (r->status == DSE_OK)
+        r->status = dse_gguf_get_bool(r->gguf, "tokenizer.ggml.add_eos_token", &config->adds_eos, r->err);
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 2; k++) {
+            int64_t id = -1;
+            if (r->status != DSE_OK || config->fim[i] >= 0) continue;
+            r->status = dse_gguf_get_i64(r->gguf, fim_keys[i][k], 0, config->n_vocab - 1, &id, r->err);
+            config->fim[i] = (int32_t)id;
+        }
+}
+
 /* Keys by which other runtimes compute something else, with the values that ask for nothing. */
 static void refuse_changed_results(struct dse_gguf_keys *r, const struct dse_config *config)
 {
@@ -251,6 +271,7 @@ enum dse_status dse_config_from_gguf(const struct dse_gguf *gguf, struct dse_con
     read_vocab(&r, config);
     read_names(&r, config);
     read_stops(&r, config);
+    read_uses(&r, config);
     if (r.status != DSE_OK) return r.status;
     config->tied_embeddings = dse_gguf_tensor(gguf, "output.weight") == NULL;
 

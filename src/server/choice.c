@@ -7,16 +7,24 @@
 
 #include <string.h>
 
+#include "base/alloc.h"
+
 static void on_text(void *user, enum dse_channel channel, const char *text, size_t bytes)
 {
     struct dse_choice *c = user;
-    dse_buffer_append(&c->text[channel], text, bytes);
+    if (c->generation->dialect->events)
+        dse_items_add_text(&c->items, channel, text, bytes);
+    else
+        dse_buffer_append(&c->text[channel], text, bytes);
 }
 
 static void on_tool(void *user, const struct dse_tool_event *event)
 {
     struct dse_choice *c = user;
-    dse_tool_answer_add(&c->calls, event);
+    if (c->generation->dialect->events)
+        dse_items_add_call(&c->items, event);
+    else
+        dse_tool_answer_add(&c->calls, event);
 }
 
 static uint32_t count_characters(const char *text, size_t bytes)
@@ -33,11 +41,13 @@ enum dse_status dse_choice_init(struct dse_generation *g, int index, struct dse_
     c->generation = g;
     c->prompt = &g->prompts[index / g->params.n];
     c->index = index;
+    c->stop_index = -1;
     dse_buffer_init(&c->text[0], DSE_MEM_REQUEST, DSE_MAX_ANSWER_BYTES);
     dse_buffer_init(&c->text[1], DSE_MEM_REQUEST, DSE_MAX_ANSWER_BYTES);
     dse_buffer_init(&c->raw, DSE_MEM_REQUEST, DSE_MAX_ANSWER_BYTES);
     dse_tool_answer_init(&c->calls, g->params.stream, DSE_MAX_ANSWER_BYTES);
-    bool chat = g->dialect->put_first != NULL;
+    if (g->dialect->embeds) return dse_embedding_init(c, err);
+    bool chat = g->dialect->chat;
     struct dse_output_options options = {
         .stops = g->params.stops,
         .stop_bytes = g->params.stop_bytes,
@@ -61,6 +71,8 @@ void dse_choice_deinit(struct dse_choice *c)
     dse_buffer_deinit(&c->text[1]);
     dse_buffer_deinit(&c->raw);
     dse_tool_answer_deinit(&c->calls);
+    dse_items_deinit(&c->items);
+    dse_free(c->vector);
     dse_logprobs_deinit(&c->logprobs);
     dse_logprobs_deinit(&c->waiting);
 }
@@ -134,7 +146,7 @@ static void pass_on(struct dse_choice *c)
 {
     const struct dse_buffer *parts[] = {&c->text[0], &c->text[1], &c->calls.text, &c->raw};
     size_t bytes = 0;
-    bool failed = c->logprobs.failed || c->waiting.failed || c->prompt->echo_logprobs.failed;
+    bool failed = c->logprobs.failed || c->waiting.failed || c->prompt->echo_logprobs.failed || c->items.failed;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         failed |= parts[i]->failed;
         bytes += parts[i]->length;
@@ -176,6 +188,7 @@ static bool on_token(struct dse_choice *c, const struct dse_event *event)
         if (!more) dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
     }
     c->stopped = !more;
+    if (!more) c->stop_index = stop_index;
     pass_on(c);
     return more && !atomic_load(&g->failed);
 }
@@ -203,6 +216,8 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
         dse_fail(&err, event->finish == DSE_FINISH_ERROR ? DSE_ERR_INTERNAL : DSE_ERR_CANCELLED,
                  "generation ended early");
         dse_generation_fail(g, NULL, &err);
+    } else if (g->dialect->embeds) {
+        if (event->finish != DSE_FINISH_CANCELLED) dse_embedding_finish(c);
     } else if (event->finish != DSE_FINISH_CANCELLED && !atomic_load(&g->failed)) {
         dse_output_finish(c->output);
         drop_call_logprobs(c);
@@ -224,9 +239,12 @@ bool dse_choice_on_event(void *user, const struct dse_event *event)
     switch (event->kind) {
     case DSE_EVENT_PROGRESS:
         c->timings.n_cached = event->n_cached; /* usage before the end */
+        /* Clients of events learn at once that work on their prompt has begun. */
+        if (g->dialect->events && !atomic_load(&g->failed)) start_choice(c);
         if (g->params.stream && g->params.return_progress) dse_stream_progress(c, event);
         return true;
     case DSE_EVENT_PROMPT_LOGPROB: on_prompt_logprob(p, event); return true;
+    case DSE_EVENT_HIDDEN_STATE: dse_embedding_add(c, event); return true;
     case DSE_EVENT_TOKEN: return on_token(c, event);
     case DSE_EVENT_FINISH: on_finish(c, event); return true;
     }

@@ -38,27 +38,37 @@ static enum dse_status parse_one(const json_t *value, const char *path, int n_vo
     return DSE_OK;
 }
 
-static enum dse_status parse_prompts(const json_t *root, int n_vocab, struct dse_completion_request *request,
-                                     struct dse_error *err)
+enum dse_status dse_completion_prompts_parse(const json_t *root, const char *field, int n_vocab, int max_prompts,
+                                             struct dse_completion_prompt **prompts, int *n_prompts,
+                                             struct dse_error *err)
 {
-    const json_t *prompt = dse_param_get(root, "prompt");
-    if (!prompt) return dse_fail_at(err, DSE_ERR_INVALID, "prompt", -1, "prompt is missing");
-    const json_t *first = json_array_get(prompt, 0);
-    bool many = json_is_array(prompt) && (json_is_string(first) || json_is_array(first));
-    size_t n = many ? json_array_size(prompt) : 1;
-    if (n > DSE_MAX_PROMPTS)
-        return dse_fail_at(err, DSE_ERR_INVALID, "prompt", -1, "prompt has %zu entries; at most %d are possible", n,
-                           DSE_MAX_PROMPTS);
-    request->prompts = dse_calloc(DSE_MEM_REQUEST, n, sizeof *request->prompts);
-    if (!request->prompts) return dse_fail_memory(err, n * sizeof *request->prompts, "prompts");
-    request->n_prompts = (int)n;
-    if (!many) return parse_one(prompt, "prompt", n_vocab, &request->prompts[0], err);
+    const json_t *given = dse_param_get(root, field);
+    *prompts = NULL;
+    *n_prompts = 0;
+    if (!given) return dse_fail_at(err, DSE_ERR_INVALID, field, -1, "%s is missing", field);
+    const json_t *first = json_array_get(given, 0);
+    bool many = json_is_array(given) && (json_is_string(first) || json_is_array(first));
+    size_t n = many ? json_array_size(given) : 1;
+    if (n > (size_t)max_prompts)
+        return dse_fail_at(err, DSE_ERR_INVALID, field, -1, "%s has %zu entries; at most %d are possible", field, n,
+                           max_prompts);
+    *prompts = dse_calloc(DSE_MEM_REQUEST, n, sizeof **prompts);
+    if (!*prompts) return dse_fail_memory(err, n * sizeof **prompts, field);
+    *n_prompts = (int)n;
+    if (!many) return parse_one(given, field, n_vocab, *prompts, err);
     for (size_t i = 0; i < n; i++) {
         char path[40];
-        snprintf(path, sizeof path, "prompt[%zu]", i);
-        TRY(parse_one(json_array_get(prompt, i), path, n_vocab, &request->prompts[i], err));
+        snprintf(path, sizeof path, "%s[%zu]", field, i);
+        TRY(parse_one(json_array_get(given, i), path, n_vocab, *prompts + i, err));
     }
     return DSE_OK;
+}
+
+void dse_completion_prompts_free(struct dse_completion_prompt *prompts, int n_prompts)
+{
+    for (int i = 0; prompts && i < n_prompts; i++)
+        dse_free(prompts[i].ids);
+    dse_free(prompts);
 }
 
 enum dse_status dse_completion_request_parse(const json_t *root, int n_vocab, struct dse_completion_request *request,
@@ -67,23 +77,22 @@ enum dse_status dse_completion_request_parse(const json_t *root, int n_vocab, st
     *request = (struct dse_completion_request){.add_special_tokens = true};
     struct dse_gen_params *params = &request->params;
     int64_t logprobs = 0;
-    const char *suffix = "";
     TRY(dse_gen_params_parse(root, n_vocab, params, err));
     TRY(dse_param_int(root, "logprobs", 0, DSE_MAX_TOP_LOGPROBS, &logprobs, &params->logprobs, err));
     params->sampling.top_logprobs = params->logprobs ? (int)logprobs : -1;
     TRY(dse_param_bool(root, "echo", &request->echo, NULL, err));
     TRY(dse_param_bool(root, "add_special_tokens", &request->add_special_tokens, NULL, err));
-    TRY(dse_param_string(root, "suffix", &suffix, NULL, err));
-    if (suffix[0])
-        return dse_fail_at(err, DSE_ERR_INVALID, "suffix", -1, "suffix (fill in the middle) is not supported yet");
-    return parse_prompts(root, n_vocab, request, err);
+    TRY(dse_param_string(root, "suffix", &request->suffix, &request->suffix_bytes, err));
+    if (request->suffix_bytes == 0) request->suffix = NULL; /* some clients send "" for none */
+    if (request->suffix && request->echo)
+        return dse_fail_at(err, DSE_ERR_INVALID, "echo", -1, "echo is not possible together with suffix");
+    return dse_completion_prompts_parse(root, "prompt", n_vocab, DSE_MAX_PROMPTS, &request->prompts,
+                                        &request->n_prompts, err);
 }
 
 void dse_completion_request_deinit(struct dse_completion_request *request)
 {
     dse_gen_params_deinit(&request->params);
-    for (int i = 0; request->prompts && i < request->n_prompts; i++)
-        dse_free(request->prompts[i].ids);
-    dse_free(request->prompts);
+    dse_completion_prompts_free(request->prompts, request->n_prompts);
     request->prompts = NULL;
 }

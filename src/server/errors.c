@@ -78,6 +78,45 @@ bool dse_put_error(struct dse_buffer *out, const struct dse_api_error *error)
     return dse_buffer_puts(out, "}}");
 }
 
+bool dse_path_is_messages(const char *path)
+{
+    if (strncmp(path, "/anthropic/", 11) == 0) return true;
+    if (strncmp(path, "/beta/", 6) == 0) path += 5;
+    if (strncmp(path, "/v1/", 4) == 0) path += 3;
+    return strcmp(path, "/messages") == 0 || strncmp(path, "/messages/", 10) == 0;
+}
+
+static const char *messages_error_type(int http)
+{
+    switch (http) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 413: return "request_too_large";
+    case 429: return "rate_limit_error";
+    case 503: return "overloaded_error";
+    default: return http < 500 ? "invalid_request_error" : "api_error";
+    }
+}
+
+bool dse_put_messages_error(struct dse_buffer *out, const struct dse_api_error *error, struct dse_http_exchange *x)
+{
+    char message[768], id[160];
+    /* What agents look for to know that they have to say less. */
+    if (error->has_lengths)
+        snprintf(message, sizeof message, "prompt is too long: %lld tokens > %lld maximum. %s",
+                 (long long)error->n_prompt_tokens, (long long)error->n_ctx, error->message);
+    else
+        snprintf(message, sizeof message, "%s", error->message);
+    dse_buffer_printf(out,
+                      "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", messages_error_type(error->http));
+    dse_buffer_put_json_string(out, message, strlen(message));
+    dse_buffer_puts(out, "},\"request_id\":");
+    dse_http_answer_header(x, "X-Request-Id", id, sizeof id);
+    dse_buffer_put_json_string(out, id, strlen(id));
+    return dse_buffer_putc(out, '}');
+}
+
 /* How long until a place in the queue is likely: requests before us times their usual length. */
 static int busy_retry_after_s(const struct dse_server *server)
 {
@@ -130,7 +169,10 @@ void dse_answer_error(struct dse_server *server, struct dse_http_exchange *x, co
 {
     struct dse_buffer out;
     dse_buffer_init(&out, DSE_MEM_REQUEST, MAX_ANSWER_BYTES);
-    dse_put_error(&out, error);
+    if (dse_path_is_messages(dse_http_path(x)))
+        dse_put_messages_error(&out, error, x);
+    else
+        dse_put_error(&out, error);
     add_error_headers(server, x, error->http);
     dse_answer_buffer(server, x, error->http, "application/json", &out);
 }

@@ -21,6 +21,10 @@ struct dse_api_error {
 /* What a failure below means to a client; borrows from err. */
 struct dse_api_error dse_api_error_from(const struct dse_error *err);
 bool dse_put_error(struct dse_buffer *out, const struct dse_api_error *error);
+/* The same as Anthropic's clients know it: {"type":"error","error":{type,message},"request_id"}. */
+bool dse_put_messages_error(struct dse_buffer *out, const struct dse_api_error *error, struct dse_http_exchange *x);
+/* Errors at this path have that shape. */
+bool dse_path_is_messages(const char *path);
 
 void dse_answer_error(struct dse_server *server, struct dse_http_exchange *x, const struct dse_api_error *error);
 void dse_answer_failure(struct dse_server *server, struct dse_http_exchange *x, const struct dse_error *err);

@@ -48,6 +48,7 @@ static void generation_unref(struct dse_generation *g)
     dse_grammar_unref(g->grammar);
     dse_gen_params_deinit(&g->params);
     json_decref(g->stop);
+    dse_free(g->echo);
     dse_http_unref(g->exchange);
     pthread_mutex_destroy(&g->lock);
     dse_free(g);
@@ -61,7 +62,7 @@ static void on_release(void *user)
 /* From any thread. */
 static void cancel_prompts(struct dse_generation *g)
 {
-    uint64_t ids[DSE_MAX_PROMPTS];
+    uint64_t ids[DSE_MAX_INPUTS];
     int n = 0;
     pthread_mutex_lock(&g->lock);
     for (int i = 0; i < g->n_prompts; i++)
@@ -157,7 +158,7 @@ static struct dse_api_error describe_failure(const struct dse_generation *g, cha
         snprintf(message, REFUSAL_BYTES, g->dialect->too_long, context, prompt + output, prompt, output);
         error.message = message;
         error.code = "context_length_exceeded";
-        error.param = g->dialect->put_first ? "messages" : "prompt";
+        error.param = g->dialect->prompt_field;
         error.has_lengths = true;
         error.n_ctx = context;
         error.n_prompt_tokens = prompt;
@@ -247,6 +248,7 @@ static enum dse_status submit_one(struct dse_generation *g, struct dse_gen_promp
     request.stop_tokens = g->params.stop_tokens;
     request.n_stop_tokens = g->params.n_stop_tokens;
     request.prompt_logprobs = p->echo && g->params.logprobs;
+    request.hidden_states = g->dialect->embeds;
     request.sampling = g->params.sampling;
     request.grammar = g->grammar;
     request.cache_salt = g->caller.cache_salt;
@@ -288,7 +290,8 @@ static void submit_more(void *argument)
             pthread_mutex_unlock(&g->lock);
             if (cancel) dse_engine_cancel(g->served->engine, id);
             if (p->index == 0 && g->params.stream)
-                dse_http_begin_stream(g->exchange, "text/event-stream", KEEP_ALIVE);
+                dse_http_begin_stream(g->exchange, "text/event-stream",
+                                      g->dialect->events ? g->dialect->events->filler : KEEP_ALIVE);
             else if (p->index == 0)
                 dse_http_allow_probe(g->exchange);
             continue;
@@ -342,6 +345,7 @@ static enum dse_status create(struct dse_server *server, const struct dse_genera
         dse_gen_prompts_free(setup->prompts, setup->n_prompts);
         dse_grammar_unref(setup->grammar);
         json_decref(setup->root);
+        dse_free(setup->echo);
         return dse_fail_memory(err, sizeof *g, "request");
     }
     *out = g;
@@ -357,6 +361,7 @@ static enum dse_status create(struct dse_server *server, const struct dse_genera
     g->n_prompts = setup->n_prompts;
     g->starts_in_reasoning = setup->starts_in_reasoning;
     g->tools = setup->tools;
+    g->echo = setup->echo;
     dse_buffer_init(&g->chunk, DSE_MEM_REQUEST, DSE_MAX_ANSWER_BYTES);
     set_names(g);
     /* Of the request's JSON, which may be large, only the stop strings are still needed. */

@@ -12,21 +12,42 @@
 
 #include "server/caller.h"
 #include "server/errors.h"
+#include "server/items.h"
 #include "server/logprobs.h"
 #include "server/openai_common.h"
 #include "server/server_internal.h"
 #include "server/tool_answer.h"
 
-#define DSE_MAX_PROMPTS      128
+#define DSE_MAX_PROMPTS      128  /* of completions */
+#define DSE_MAX_INPUTS       2048 /* of embeddings, the most of any generation */
 #define DSE_MAX_ANSWER_BYTES (256u << 20)
 
 struct dse_generation;
 struct dse_choice;
 
+/* A dialect that answers in a shape of its own: a stream is typed events about c->items, which take the place of the
+ * choice's text and calls. One choice per request. The functions format into generation->chunk by dse_stream_event. */
+struct dse_event_dialect {
+    void (*begin)(struct dse_choice *choice);           /* before the first item */
+    void (*tell)(struct dse_choice *choice, bool over); /* what is new in c->items */
+    void (*finish)(struct dse_choice *choice);
+    /* The frame that ends a stream that failed, and the same as a constant for when there is no memory. */
+    void (*put_failure)(struct dse_generation *generation, const struct dse_api_error *error, struct dse_buffer *out);
+    const char *no_memory;
+    const char *last;   /* of a stream that went well, after finish */
+    const char *filler; /* what a stream sends into silence, meaning nothing */
+    void (*put_whole)(struct dse_generation *generation, struct dse_buffer *out);
+};
+
 /* How a dialect writes things. Each put writes one element of `choices`. */
 struct dse_dialect {
     const char *id_prefix, *object, *chunk_object;
     const char *too_long; /* printf format of the context-length message: context, total, prompt, completion */
+    const char *prompt_field;
+    bool chat;                              /* the text has thoughts and calls in it */
+    bool embeds;                            /* there is no text: prompts become vectors */
+    const char *const *fields;              /* pairs that end with NULL: a field of a chat request, its name here */
+    const struct dse_event_dialect *events; /* NULL: chunks of choices, which the functions below write */
     void (*put_first)(struct dse_choice *choice, struct dse_buffer *out); /* NULL: no opening chunk */
     void (*put_delta)(struct dse_choice *choice, enum dse_channel channel, struct dse_buffer *out);
     void (*put_call)(struct dse_choice *choice, struct dse_slice delta, struct dse_buffer *out);
@@ -52,12 +73,15 @@ struct dse_choice {
     struct dse_output *output;
     struct dse_buffer text[2];    /* by enum dse_channel: since the last chunk, or whole */
     struct dse_tool_answer calls; /* the same of tool calls */
+    struct dse_items items;       /* all three, in dialects of events */
+    float *vector;                /* owned, of embeddings: [n_embd] */
     struct dse_buffer raw;        /* all bytes fed, kept only for logprobs with stop strings */
     struct dse_logprobs logprobs; /* of text that has come out: since the last chunk, or whole */
     struct dse_logprobs waiting;  /* of text that is held back, for it may be dropped */
     uint32_t characters;          /* code points so far, echo included: text_offset */
     bool started, stopped, finished, echo_sent;
     int n_tokens;
+    int stop_index; /* of the stop string that ended it, -1: none did */
     enum dse_finish finish;
     struct dse_timings timings;
 };
@@ -76,6 +100,8 @@ struct dse_generation {
     enum dse_tool_format tools; /* DSE_TOOLS_NONE: the request has none, or the model no format */
     struct dse_caller caller;
     char id[48], model[256];
+    char *echo;   /* owned: fields of the request that the answer repeats, as JSON; or NULL */
+    int n_events; /* told in a stream of events; engine thread */
     int64_t created;
     uint64_t start_ns;
 
@@ -96,7 +122,7 @@ struct dse_generation {
     bool ended;
 };
 
-/* Takes root, params' memory, prompts (array and contents) and grammar; answers x in every case. */
+/* Takes root, params' memory, prompts (array and contents), grammar and echo; answers x in every case. */
 struct dse_generation_setup {
     struct dse_http_exchange *exchange;
     const struct dse_dialect *dialect;
@@ -107,6 +133,7 @@ struct dse_generation_setup {
     int n_prompts;
     bool starts_in_reasoning;
     enum dse_tool_format tools; /* DSE_TOOLS_NONE: the request has none, or the model no format */
+    char *echo;                 /* see dse_generation */
 };
 void dse_generation_run(struct dse_server *server, const struct dse_generation_setup *setup);
 /* Ends all that are under way: their clients are told that the server shuts down. They are over when
@@ -132,6 +159,11 @@ void dse_choices_begin_with_echo(struct dse_generation *generation, struct dse_g
 /* Of the engine: user is a struct dse_gen_prompt. */
 bool dse_choice_on_event(void *user, const struct dse_event *event);
 
+/* embeddings.c: the hidden states of a prompt to its vector. */
+DSE_MUST_CHECK enum dse_status dse_embedding_init(struct dse_choice *choice, struct dse_error *err);
+void dse_embedding_add(struct dse_choice *choice, const struct dse_event *event);
+void dse_embedding_finish(struct dse_choice *choice);
+
 /* stream.c: the frames of an SSE answer, and of a whole one. A chunk that is lost for want of memory fails the
  * generation; none is sent of one that has failed. */
 void dse_stream_first(struct dse_choice *choice);
@@ -143,5 +175,14 @@ void dse_stream_usage(struct dse_generation *generation);
 void dse_stream_error(struct dse_generation *generation, const struct dse_api_error *error);
 void dse_stream_end(struct dse_generation *generation);
 void dse_put_whole_answer(struct dse_generation *generation, struct dse_buffer *out);
+/* So far: sums over the choices. */
+void dse_generation_sums(const struct dse_generation *generation, struct dse_usage *usage,
+                         struct dse_timing_sum *timings);
+/* Begins the frame of an event, `{"type":NAME` without the closing brace, in generation->chunk, and returns that. */
+struct dse_buffer *dse_stream_event(struct dse_generation *generation, const char *name);
+/* The same of a frame without a name: `{` alone. */
+struct dse_buffer *dse_stream_object(struct dse_generation *generation);
+/* Closes the object and sends. */
+void dse_stream_event_send(struct dse_generation *generation);
 
 #endif

@@ -10,6 +10,7 @@
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -183,6 +184,15 @@ void dse_http_set_header(struct dse_http_exchange *x, const char *name, const ch
 {
     pthread_mutex_lock(&x->lock);
     if (!x->answered) set_header_locked(x, name, value); /* else it would tell of an answer that is not sent */
+    pthread_mutex_unlock(&x->lock);
+}
+
+void dse_http_answer_header(struct dse_http_exchange *x, const char *name, char *value, size_t size)
+{
+    value[0] = '\0';
+    pthread_mutex_lock(&x->lock);
+    for (int i = 0; i < x->n_answer_headers; i++)
+        if (strcasecmp(x->headers[i].name, name) == 0) snprintf(value, size, "%s", x->headers[i].value);
     pthread_mutex_unlock(&x->lock);
 }
 

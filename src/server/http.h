@@ -66,6 +66,8 @@ bool dse_http_is_gone(struct dse_http_exchange *x);
 
 /* Before the answer; after it nothing happens. Copies; at most 24 headers. A header set again gets the new value. */
 void dse_http_set_header(struct dse_http_exchange *x, const char *name, const char *value);
+/* What it was set to, cut to the size; "" if it was not. */
+void dse_http_answer_header(struct dse_http_exchange *x, const char *name, char *value, size_t size);
 /* Whole answer; body is taken (dse_free), NULL for none. Only the first answer counts. */
 void dse_http_respond(struct dse_http_exchange *x, int status, const char *content_type, char *body, size_t bytes);
 /* Answer 200 whose body is written piece by piece. What was written before counts. filler: see above. */

@@ -8,6 +8,7 @@
 #include "server/body.h"
 #include "server/chat_request.h"
 #include "server/generation.h"
+#include "server/openai_chat.h"
 #include "text/grammar.h"
 
 static void put_text(struct dse_buffer *out, const struct dse_buffer *text)
@@ -108,6 +109,8 @@ static const struct dse_dialect chat_dialect = {
     .chunk_object = "chat.completion.chunk",
     .too_long = "This model's maximum context length is %lld tokens. However, you requested %lld tokens (%lld in the "
                 "messages, %lld in the completion). Please reduce the length of the messages or completion.",
+    .prompt_field = "messages",
+    .chat = true,
     .put_first = put_first,
     .put_delta = put_delta,
     .put_call = put_call,
@@ -152,22 +155,43 @@ static enum dse_status prepare(struct dse_served *served, const json_t *root, st
     return status;
 }
 
-void dse_handle_chat(struct dse_server *server, struct dse_http_exchange *x)
+/* An error of the chat request under the names of the dialect. */
+static void rename_field(struct dse_error *err, const char *const *fields)
+{
+    for (; fields && fields[0]; fields += 2) {
+        char *texts[] = {err->file, err->message};
+        size_t sizes[] = {sizeof err->file, sizeof err->message}, bytes = strlen(fields[0]);
+        if (!strstr(err->file, fields[0])) continue;
+        for (int i = 0; i < 2; i++) {
+            char copy[sizeof err->message];
+            char *at = strstr(texts[i], fields[0]);
+            if (!at) continue;
+            snprintf(copy, sizeof copy, "%.*s%s%s", (int)(at - texts[i]), texts[i], fields[1], at + bytes);
+            snprintf(texts[i], sizes[i], "%s", copy);
+        }
+        return;
+    }
+}
+
+void dse_chat_run(struct dse_server *server, struct dse_http_exchange *x, json_t *root,
+                  const struct dse_dialect *dialect, char *echo)
 {
     struct dse_error err;
     struct dse_chat_request request;
-    struct dse_generation_setup setup = {.exchange = x, .dialect = &chat_dialect};
-    json_t *root = dse_request_object(server, x);
-    if (!root || !dse_request_model_known(server, x, root)) {
+    struct dse_generation_setup setup = {.exchange = x, .dialect = dialect, .echo = echo};
+    if (!dse_request_model_known(server, x, root)) {
         json_decref(root);
+        dse_free(echo);
         return;
     }
     enum dse_status status = prepare(atomic_load(&server->served), root, x, &request, &setup, &err);
     if (status != DSE_OK) {
+        rename_field(&err, dialect->fields);
         dse_answer_failure(server, x, &err);
         dse_chat_request_deinit(&request);
         dse_grammar_unref(setup.grammar);
         json_decref(root);
+        dse_free(echo);
         return;
     }
     json_decref(request.variables);
@@ -175,4 +199,40 @@ void dse_handle_chat(struct dse_server *server, struct dse_http_exchange *x)
     setup.params = &request.params;
     setup.root = root;
     dse_generation_run(server, &setup);
+}
+
+void dse_chat_count(struct dse_server *server, struct dse_http_exchange *x, json_t *root,
+                    const struct dse_dialect *dialect, const char *object)
+{
+    struct dse_served *served = atomic_load(&server->served);
+    struct dse_error err;
+    struct dse_chat_request request;
+    if (!dse_request_model_known(server, x, root)) {
+        json_decref(root);
+        return;
+    }
+    enum dse_status status = dse_chat_request_parse(root, served->n_vocab, &request, &err);
+    if (status == DSE_OK) {
+        struct dse_chat_prompt prompt = {0};
+        status = dse_chat_request_prompt(&request, served, DSE_CHAT_COUNT, &prompt, &err);
+        if (status == DSE_OK) {
+            struct dse_buffer out;
+            dse_buffer_init(&out, DSE_MEM_REQUEST, 256);
+            dse_buffer_printf(&out, "%s%zu}", object, prompt.tokens.count);
+            dse_answer_buffer(server, x, 200, "application/json", &out);
+        }
+        dse_chat_prompt_deinit(&prompt);
+    }
+    if (status != DSE_OK) {
+        rename_field(&err, dialect->fields);
+        dse_answer_failure(server, x, &err);
+    }
+    dse_chat_request_deinit(&request);
+    json_decref(root);
+}
+
+void dse_handle_chat(struct dse_server *server, struct dse_http_exchange *x)
+{
+    json_t *root = dse_request_object(server, x);
+    if (root) dse_chat_run(server, x, root, &chat_dialect, NULL);
 }

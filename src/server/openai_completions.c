@@ -6,6 +6,7 @@
 
 #include "server/body.h"
 #include "server/completion_request.h"
+#include "server/fim.h"
 #include "server/generation.h"
 #include "text/grammar.h"
 
@@ -44,10 +45,31 @@ static const struct dse_dialect completion_dialect = {
     .chunk_object = "text_completion",
     .too_long = "This model's maximum context length is %lld tokens. However, you requested %lld tokens (%lld in the "
                 "prompt, %lld in the completion). Please reduce the length of the prompt or completion.",
+    .prompt_field = "prompt",
     .put_delta = put_delta,
     .put_finish = put_finish,
     .put_whole = put_finish,
 };
+
+/* The prompt is what is before a hole. */
+static enum dse_status encode_hole(const struct dse_served *served, const struct dse_completion_request *request,
+                                   const struct dse_completion_prompt *prompt, struct dse_tokens *out,
+                                   struct dse_error *err)
+{
+    struct dse_tokens ids = {.ids = prompt->ids, .count = prompt->n_ids};
+    struct dse_fim_hole hole = {.before = prompt->text,
+                                .before_bytes = prompt->text_bytes,
+                                .behind = request->suffix,
+                                .behind_bytes = request->suffix_bytes,
+                                .ids = prompt->text ? NULL : &ids};
+    if (!dse_fim_possible(served))
+        return dse_fail_at(err, DSE_ERR_INVALID, "suffix", -1,
+                           "suffix: this model has no tokens for filling holes (FIM)");
+    enum dse_status status = dse_served_check_prompt(served, request->suffix_bytes, "suffix", err);
+    bool adds_bos = request->add_special_tokens && dse_tokenizer_adds_bos(served->tokenizer);
+    if (status == DSE_OK && adds_bos) status = dse_tokens_push(out, dse_tokenizer_bos(served->tokenizer), err);
+    return status == DSE_OK ? dse_fim_encode(served, &hole, out, err) : status;
+}
 
 static enum dse_status encode_prompt(struct dse_served *served, const struct dse_completion_request *request, int index,
                                      struct dse_gen_prompt *out, struct dse_error *err)
@@ -57,6 +79,10 @@ static enum dse_status encode_prompt(struct dse_served *served, const struct dse
     if (prompt->text) {
         status = dse_served_check_prompt(served, prompt->text_bytes, "prompt", err);
         if (status != DSE_OK) return status;
+    }
+    if (request->suffix) {
+        status = encode_hole(served, request, prompt, &out->tokens, err);
+    } else if (prompt->text) {
         unsigned flags = DSE_ENCODE_PARSE_SPECIAL | (request->add_special_tokens ? DSE_ENCODE_ADD_BOS : 0);
         status = dse_tokenizer_encode(served->tokenizer, prompt->text, prompt->text_bytes, flags, &out->tokens, err);
         if (status == DSE_OK && request->echo) {
@@ -90,6 +116,7 @@ static enum dse_status prepare(struct dse_served *served, const json_t *root, st
     setup->prompts = dse_calloc(DSE_MEM_REQUEST, (size_t)request->n_prompts, sizeof *setup->prompts);
     if (!setup->prompts) return dse_fail_memory(err, (size_t)request->n_prompts * sizeof *setup->prompts, "prompts");
     setup->n_prompts = request->n_prompts;
+    if (request->suffix) dse_fim_add_stops(served, &request->params);
     for (int i = 0; i < request->n_prompts && status == DSE_OK; i++)
         status = encode_prompt(served, request, i, &setup->prompts[i], err);
     return status;

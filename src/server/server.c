@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "server/errors.h"
+#include "server/fim.h"
 #include "server/generation.h"
 #include "server/listen.h"
 #include "server/server_internal.h"
@@ -51,6 +52,12 @@ static const struct route {
 } routes[] = {
     {"/chat/completions", ROUTE_ENGINE | ROUTE_WORK, dse_handle_chat},
     {"/completions", ROUTE_ENGINE | ROUTE_WORK, dse_handle_completions},
+    {"/infill", ROUTE_ENGINE | ROUTE_WORK, dse_handle_infill},
+    {"/embeddings", ROUTE_ENGINE | ROUTE_WORK, dse_handle_embeddings},
+    {"/responses", ROUTE_ENGINE | ROUTE_WORK, dse_handle_responses},
+    {"/responses/input_tokens", ROUTE_ENGINE, dse_handle_responses_count},
+    {"/messages", ROUTE_ENGINE | ROUTE_WORK, dse_handle_messages},
+    {"/messages/count_tokens", ROUTE_ENGINE, dse_handle_messages_count},
     {"/models", ROUTE_GET, dse_handle_models},
     {"/models/", ROUTE_GET | ROUTE_PREFIX, dse_handle_model},
     {"/tokenize", ROUTE_ENGINE, dse_handle_tokenize},
@@ -60,13 +67,15 @@ static const struct route {
     {"/ready", ROUTE_GET | ROUTE_PUBLIC, dse_handle_ready},
     {"/version", ROUTE_GET | ROUTE_PUBLIC, dse_handle_version},
     {"/metrics", ROUTE_GET | ROUTE_PUBLIC, dse_handle_metrics},
+    {"/openapi.json", ROUTE_GET | ROUTE_PUBLIC, dse_handle_openapi},
     {"/slots", ROUTE_GET | ROUTE_ENGINE, dse_handle_slots},
 };
 
-/* Every path also under /v1 and /beta: base URLs of clients end in one of the three. */
+/* Every path also under /v1, /beta and /anthropic: base URLs of clients end in one of them. */
 static const struct route *find_route(const char *path)
 {
     if (strncmp(path, "/beta/", 6) == 0) path += 5;
+    if (strncmp(path, "/anthropic/", 11) == 0) path += 10;
     if (strncmp(path, "/v1/", 4) == 0) path += 3;
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         size_t n = strlen(routes[i].path);
@@ -85,16 +94,16 @@ static void add_request_id(struct dse_http_exchange *x)
     bool usable = given && given[0] && strlen(given) <= 128;
     for (const char *p = given; usable && *p; p++)
         usable = (*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || strchr("-_.:", *p);
-    if (usable) {
-        dse_http_set_header(x, "X-Request-Id", given);
-        return;
-    }
-    unsigned char random[12];
     char id[32] = "req-";
-    dse_random_bytes(random, sizeof random);
-    for (size_t i = 0; i < sizeof random; i++)
-        snprintf(id + 4 + 2 * i, 3, "%02x", random[i]);
-    dse_http_set_header(x, "X-Request-Id", id);
+    if (!usable) {
+        unsigned char random[12];
+        dse_random_bytes(random, sizeof random);
+        for (size_t i = 0; i < sizeof random; i++)
+            snprintf(id + 4 + 2 * i, 3, "%02x", random[i]);
+        given = id;
+    }
+    dse_http_set_header(x, "X-Request-Id", given);
+    if (dse_path_is_messages(dse_http_path(x))) dse_http_set_header(x, "Request-Id", given); /* their name for it */
 }
 
 /* On every answer, whoever gives it. */
@@ -274,6 +283,7 @@ static enum dse_status served_fill(struct dse_served *served, struct dse_engine 
     dse_free(eos);
     if (!have_texts) return dse_fail_memory(err, 64, "served model");
     served->thinks = served->traits.has_thinking || dse_tokenizer_find_added(served->tokenizer, "</think>") >= 0;
+    dse_fim_find(served);
     enum dse_status status = dse_grammar_cache_create(&served->grammars, err);
     return status == DSE_OK ? dse_chat_marks_create(served->tokenizer, &served->marks, err) : status;
 }

@@ -16,6 +16,11 @@
 #include "text/grammar_cache.h"
 #include "text/tokenizer.h"
 
+/* Tokens in front of the text before a hole, of that behind it, and of what fills it; all -1: the model knows none. */
+struct dse_fim_tokens {
+    int32_t prefix, suffix, middle;
+};
+
 /* A loaded model as requests see it. Built once, then constant. */
 struct dse_served {
     struct dse_engine *engine;
@@ -30,6 +35,8 @@ struct dse_served {
     size_t longest_token; /* bytes of text that one token can stand for at most */
     struct dse_chat_marks *marks;
     struct dse_grammar_cache *grammars; /* of earlier requests */
+    struct dse_fim_tokens fim;
+    int32_t file_separator; /* token between the files of a repository, -1: none */
 };
 
 struct dse_server {
@@ -76,6 +83,7 @@ const char *dse_server_resolve_model(const struct dse_server *server, const char
 typedef void dse_route_fn(struct dse_server *server, struct dse_http_exchange *x);
 dse_route_fn dse_handle_chat, dse_handle_completions, dse_handle_models, dse_handle_model, dse_handle_tokenize,
     dse_handle_detokenize, dse_handle_apply_template, dse_handle_health, dse_handle_ready, dse_handle_version,
-    dse_handle_metrics, dse_handle_slots;
+    dse_handle_metrics, dse_handle_slots, dse_handle_messages, dse_handle_messages_count, dse_handle_responses,
+    dse_handle_responses_count, dse_handle_embeddings, dse_handle_infill, dse_handle_openapi;
 
 #endif

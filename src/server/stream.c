@@ -17,7 +17,7 @@ static void put_head(struct dse_generation *g, struct dse_buffer *out, const cha
     dse_buffer_puts(out, ",\"system_fingerprint\":\"" DSE_SERVER_FINGERPRINT "\",\"choices\":[");
 }
 
-static void add_up(const struct dse_generation *g, struct dse_usage *usage, struct dse_timing_sum *timings)
+void dse_generation_sums(const struct dse_generation *g, struct dse_usage *usage, struct dse_timing_sum *timings)
 {
     *usage = (struct dse_usage){0};
     *timings = (struct dse_timing_sum){0};
@@ -66,7 +66,8 @@ static void send_chunk(struct dse_generation *g, bool with_usage, bool with_timi
     struct dse_usage usage;
     struct dse_timing_sum timings;
     with_usage |= g->params.continuous_usage;
-    if (with_usage || with_timings) add_up(g, &usage, &timings); /* walks all choices: not for every token */
+    if (with_usage || with_timings)
+        dse_generation_sums(g, &usage, &timings); /* walks all choices: not for every token */
     dse_buffer_putc(&g->chunk, ']');
     if (with_usage) {
         dse_buffer_puts(&g->chunk, ",\"usage\":");
@@ -82,8 +83,33 @@ static void send_chunk(struct dse_generation *g, bool with_usage, bool with_timi
     send_formatted(g);
 }
 
+struct dse_buffer *dse_stream_event(struct dse_generation *g, const char *name)
+{
+    dse_buffer_clear(&g->chunk);
+    dse_buffer_printf(&g->chunk, "event: %s\ndata: {\"type\":\"%s\"", name, name);
+    return &g->chunk;
+}
+
+struct dse_buffer *dse_stream_object(struct dse_generation *g)
+{
+    dse_buffer_clear(&g->chunk);
+    dse_buffer_puts(&g->chunk, "data: {");
+    return &g->chunk;
+}
+
+void dse_stream_event_send(struct dse_generation *g)
+{
+    dse_buffer_puts(&g->chunk, "}\n\n");
+    send_formatted(g);
+    if (!atomic_load(&g->failed)) g->n_events++;
+}
+
 void dse_stream_first(struct dse_choice *c)
 {
+    if (c->generation->dialect->events) {
+        c->generation->dialect->events->begin(c);
+        return;
+    }
     if (!c->generation->dialect->put_first) return;
     begin_chunk(c->generation);
     c->generation->dialect->put_first(c, &c->generation->chunk);
@@ -104,6 +130,10 @@ static void stream_calls(struct dse_choice *c)
 void dse_stream_delta(struct dse_choice *c)
 {
     static const enum dse_channel order[] = {DSE_CHANNEL_REASONING, DSE_CHANNEL_CONTENT};
+    if (c->generation->dialect->events) {
+        c->generation->dialect->events->tell(c, c->finish != DSE_FINISH_NONE);
+        return;
+    }
     for (int i = 0; i < 2; i++) {
         if (c->text[order[i]].length == 0) continue;
         begin_chunk(c->generation);
@@ -118,6 +148,10 @@ void dse_stream_delta(struct dse_choice *c)
 void dse_stream_finish(struct dse_choice *c)
 {
     struct dse_generation *g = c->generation;
+    if (g->dialect->events) {
+        g->dialect->events->finish(c);
+        return;
+    }
     begin_chunk(g);
     g->dialect->put_finish(c, &g->chunk);
     send_chunk(g, false, g->n_finished == g->n_choices && !g->params.include_usage);
@@ -148,7 +182,13 @@ void dse_stream_usage(struct dse_generation *g)
 
 void dse_stream_error(struct dse_generation *g, const struct dse_api_error *error)
 {
+    const struct dse_event_dialect *events = g->dialect->events;
     dse_buffer_clear(&g->chunk);
+    if (events) {
+        events->put_failure(g, error, &g->chunk);
+        dse_http_end_stream(g->exchange, write_chunk(g) ? "" : events->no_memory);
+        return;
+    }
     dse_buffer_puts(&g->chunk, "data: ");
     dse_put_error(&g->chunk, error);
     dse_buffer_puts(&g->chunk, "\n\n");
@@ -157,14 +197,18 @@ void dse_stream_error(struct dse_generation *g, const struct dse_api_error *erro
 
 void dse_stream_end(struct dse_generation *g)
 {
-    dse_http_end_stream(g->exchange, DONE);
+    dse_http_end_stream(g->exchange, g->dialect->events ? g->dialect->events->last : DONE);
 }
 
 void dse_put_whole_answer(struct dse_generation *g, struct dse_buffer *out)
 {
     struct dse_usage usage;
     struct dse_timing_sum timings;
-    add_up(g, &usage, &timings);
+    if (g->dialect->events) {
+        g->dialect->events->put_whole(g, out);
+        return;
+    }
+    dse_generation_sums(g, &usage, &timings);
     put_head(g, out, g->dialect->object);
     for (int i = 0; i < g->n_choices; i++) {
         if (i) dse_buffer_putc(out, ',');

@@ -10,6 +10,7 @@ import pathlib
 import re
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -207,3 +208,39 @@ def start():
     for one in started:
         code = one.stop()
         assert code == 0, "".join(one.lines)
+
+
+def gguf_with(source, target, keys):
+    """A copy of a GGUF file with further keys: integers become u32, booleans bool."""
+    data = pathlib.Path(source).read_bytes()
+    sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+
+    def number(at, form="<Q"):
+        return struct.unpack_from(form, data, at)[0]
+
+    def value_end(at, kind):
+        if kind == 8:
+            return at + 8 + number(at)
+        if kind != 9:
+            return at + sizes[kind]
+        element, count, at = number(at, "<I"), number(at + 4), at + 12
+        if element in sizes:
+            return at + sizes[element] * count
+        for _ in range(count):
+            at = value_end(at, element)
+        return at
+
+    n_tensors, n_keys, at = number(8), number(16), 24
+    for _ in range(n_keys):
+        at += 8 + number(at)
+        at = value_end(at + 4, number(at, "<I"))
+    end = at
+    for _ in range(n_tensors):
+        at += 8 + number(at)
+        at += 4 + 8 * number(at, "<I") + 12
+    added = b"".join(struct.pack("<Q", len(name)) + name.encode() + (
+        struct.pack("<I?", 7, value) if isinstance(value, bool) else struct.pack("<II", 4, value))
+        for name, value in keys.items())
+    head = data[:16] + struct.pack("<Q", n_keys + len(keys)) + data[24:end] + added + data[end:at]
+    target.write_bytes(head + bytes(-len(head) % 32) + data[at + -at % 32:])
+    return str(target)

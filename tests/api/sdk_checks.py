@@ -4,8 +4,9 @@ import asyncio
 import sys
 
 import openai
-from openai.types import Completion, Model
+from openai.types import Completion, CreateEmbeddingResponse, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response
 
 assert openai.__version__ == sys.argv[1], openai.__version__
 client = openai.OpenAI(max_retries=0)
@@ -71,6 +72,26 @@ def completions():
     assert "One, two," + "".join(c.choices[0].text for c in chunks) == answer.choices[0].text
 
 
+def embeddings():
+    vectors = [strict(CreateEmbeddingResponse, client.embeddings.create(model="tiny", input=["a b", "c"], **options)).data
+               for options in ({}, {"encoding_format": "float"})]
+    for one, other in zip(*vectors):
+        assert len(one.embedding) == len(other.embedding) and abs(one.embedding[0] - other.embedding[0]) < 1e-6
+
+
+def responses():
+    options = dict(model="tiny", input="Say hi", temperature=0, max_output_tokens=4)
+    answer = strict(Response, client.responses.create(**options))
+    assert answer.status == "incomplete" and answer.usage.output_tokens == 4 and len(answer.output_text) > 0
+    events = list(client.responses.create(**options, stream=True))
+    assert events[-1].response.output_text == answer.output_text
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == answer.output_text
+    with client.responses.stream(**dict(options, max_output_tokens=100), extra_body={"grammar": 'root ::= "Hi."'}) as stream:
+        for event in stream:
+            pass
+    assert stream.get_final_response().output_text == "Hi."
+
+
 def models():
     listed = client.models.list()
     assert [strict(Model, m).id for m in listed] == ["tiny", "org/tiny:q4"]
@@ -82,7 +103,7 @@ def errors():
             (lambda: client.chat.completions.create(model="tiny", messages=[]), openai.BadRequestError),
             (lambda: client.chat.completions.create(model="tiny", messages=USER, temperature=9), openai.BadRequestError),
             (lambda: client.models.retrieve("nope"), openai.NotFoundError),
-            (lambda: client.embeddings.create(model="tiny", input="x"), openai.NotFoundError)):
+            (lambda: client.moderations.create(input="x"), openai.NotFoundError)):
         try:
             call()
         except kind as error:
@@ -114,6 +135,6 @@ async def many_at_once():
             assert chunks[-1].choices[0].finish_reason
 
 
-for check in (chat, helpers, every_parameter, completions, models, errors, leaving_early):
+for check in (chat, helpers, every_parameter, completions, embeddings, responses, models, errors, leaving_early):
     check()
 asyncio.run(many_at_once())

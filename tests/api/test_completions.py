@@ -131,9 +131,7 @@ def test_bad_prompts_are_named(server, prompt, param):
     assert reply.status == 400 and reply.error["param"] == param
 
 
-def test_suffix_is_refused_until_it_is_supported(server):
-    reply = server.post(PATH, {"prompt": "def f(", "suffix": "return 1"})
-    assert reply.status == 400 and reply.error["param"] == "suffix"
+def test_an_empty_suffix_is_none(server):
     assert server.post(PATH, {"prompt": "def f(", "suffix": "", "max_tokens": 1}).status == 200
 
 

@@ -194,7 +194,7 @@ def test_prompts_at_the_edge_of_the_context(start):
 
 def test_unknown_paths_and_methods(server):
     refused(server.get("/nowhere"), 404)
-    refused(server.post("/v1/embeddings", {}), 404)
+    refused(server.post("/v1/audio/speech", {}), 404)
     refused(server.get("/v1"), 404)
     for path in ("/v1/chat/completions", "/tokenize"):
         for method in ("GET", "PUT", "DELETE", "HEAD"):

@@ -17,7 +17,7 @@
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/counters.h"
-#include "server/server.h"
+#include "server/server_internal.h"
 
 #define MAX_ANSWER   (256 * 1024)
 #define CHUNK_TOKENS 32 /* of a prompt, per step */
@@ -32,6 +32,29 @@ static struct {
     struct dse_engine *engine;
     struct dse_server *server;
 } fixture;
+
+/* How a dialect tells of an error, ends a stream, and says that the limit of tokens was reached. */
+struct shape {
+    const char *told[2], *ends[2], *finished;
+};
+static const struct shape openai = {{"{\"error\":{\"message\":"}, {"data: [DONE]\n\n"}, "\"finish_reason\":\"length\""};
+/* Without memory for the path nobody knows the dialect. */
+static const struct shape messages = {{"\"type\":\"error\"", "{\"error\":{\"message\":"},
+                                      {"event: message_stop\n", "event: error\n"},
+                                      "\"stop_reason\":\"max_tokens\""};
+static const struct shape responses = {{"{\"error\":{\"message\":", "\"error\":{\"code\":\"server_error\""},
+                                       {"event: response.incomplete\n", "event: response.failed\n"},
+                                       "\"status\":\"incomplete\""};
+static const struct shape embeddings = {{"{\"error\":{\"message\":"}, {NULL}, "\"embedding\":["};
+static const struct shape infill = {
+    {"{\"error\":{\"message\":"}, {"\"stop\":true", "data: {\"error\""}, "\"stop_type\":\"limit\""};
+/* Without memory even for that. */
+#define LAST_RESORT "\"message\":\"out of memory\""
+
+static bool has(const char *text, const char *const any[2])
+{
+    return (any[0] && strstr(text, any[0])) || (any[1] && strstr(text, any[1])) || strstr(text, LAST_RESORT);
+}
 
 static int open_fixture(void **state)
 {
@@ -48,6 +71,8 @@ static int open_fixture(void **state)
         dse_server_start(&server, &fixture.server, &err) != DSE_OK ||
         dse_server_set_engine(fixture.server, fixture.engine, &err) != DSE_OK)
         fail_msg("%s", err.message);
+    /* The model has no tokens for holes; any will do. */
+    atomic_load(&fixture.server->served)->fim = (struct dse_fim_tokens){1, 2, 3};
     return 0;
 }
 
@@ -60,7 +85,7 @@ static int close_fixture(void **state)
 }
 
 /* The body of the answer to a request whose n-th allocation fails, 0: none does. HTTP/1.0, so that it comes in one piece. */
-static void ask(const char *path, const char *body, long n, char answer[MAX_ANSWER])
+static void ask(const struct shape *shape, const char *path, const char *body, long n, char answer[MAX_ANSWER])
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)dse_server_port(fixture.server))};
     static char request[16384];
@@ -85,19 +110,19 @@ static void ask(const char *path, const char *body, long n, char answer[MAX_ANSW
     dse_alloc_fail_after(0);
     answer[got] = '\0';
     const char *end = strstr(answer, "\r\n\r\n");
-    if (strstr(answer, "text/event-stream") && !strstr(answer, "data: [DONE]\n\n"))
+    if (strstr(answer, "text/event-stream") && !has(answer, shape->ends))
         fail_msg("a stream has begun and is cut when allocation %ld fails:\n%s", n, answer);
     if (end) memmove(answer, end + 4, strlen(end + 4) + 1);
 }
 
-/* What differs from answer to answer is made alike: numbers (times) and the random part of the id. */
+/* What differs from answer to answer is made alike: numbers (times) and the random parts of ids. */
 static void make_comparable(char *text)
 {
     char *out = text;
     for (char *p = text; *p;) {
-        char *dash = strncmp(p, "\"id\":\"", 6) == 0 ? strchr(p, '-') : NULL;
-        if (dash) {
-            p = dash + 1 + strspn(dash + 1, "0123456789abcdef");
+        size_t hex = strspn(p, "0123456789abcdef");
+        if (hex == 24) {
+            p += hex;
         } else if (isdigit((unsigned char)*p)) {
             p += strspn(p, "0123456789.e+-");
             *out++ = '#';
@@ -108,26 +133,26 @@ static void make_comparable(char *text)
     *out = '\0';
 }
 
-static void every_allocation_fails_once(const char *path, const char *body)
+static void every_allocation_fails_once(const struct shape *shape, const char *path, const char *body)
 {
     static char whole[MAX_ANSWER], answer[MAX_ANSWER];
-    const char *done = "data: [DONE]\n\n";
     const bool stream = strstr(body, "\"stream\":true") != NULL;
     long n_told = 0;
-    ask(path, body, 0, whole);
+    ask(shape, path, body, 0, whole);
     make_comparable(whole);
-    assert_non_null(strstr(whole, "\"finish_reason\":\"length\""));
+    assert_non_null(strstr(whole, shape->finished));
     for (long n = 1, harmless = 0; harmless < HARMLESS_AT_THE_END; n++) {
-        ask(path, body, n, answer);
-        bool told = strstr(answer, "{\"error\":{\"message\":") != NULL;
-        bool cut = stream ? !strstr(answer, done) : strlen(answer) == 0;
+        ask(shape, path, body, n, answer);
+        bool told = has(answer, shape->told);
+        bool cut = stream ? !has(answer, shape->ends) : strlen(answer) == 0;
         harmless = told || cut ? 0 : harmless + 1;
         n_told += told;
         if (strstr(answer, "shutting down")) fail_msg("%s: allocation %ld fails and the server is draining", path, n);
         make_comparable(answer);
         if (!told && !cut && strcmp(answer, whole) != 0)
             fail_msg("%s: allocation %ld fails and nobody is told:\n%s\nis not\n%s", path, n, answer, whole);
-        if (told && stream && strncmp(answer, "data:", 5) == 0 && !strstr(answer, done))
+        if (told && stream && (strncmp(answer, "data:", 5) == 0 || strncmp(answer, "event:", 6) == 0) &&
+            !has(answer, shape->ends))
             fail_msg("%s: an error is not the end of the stream when allocation %ld fails:\n%s", path, n, answer);
     }
     assert_true(n_told > 10);
@@ -140,16 +165,44 @@ static void every_allocation_fails_once(const char *path, const char *body)
 static void chat_answers_are_whole_or_told_as_errors(void **state)
 {
 #define CHAT "{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}],\"logprobs\":true,\"top_logprobs\":2," LIMITS
-    every_allocation_fails_once("/v1/chat/completions", CHAT "}");
-    every_allocation_fails_once("/v1/chat/completions", CHAT STREAM "}");
-    every_allocation_fails_once("/v1/chat/completions", CHAT STREAM USAGE "}");
+    every_allocation_fails_once(&openai, "/v1/chat/completions", CHAT "}");
+    every_allocation_fails_once(&openai, "/v1/chat/completions", CHAT STREAM "}");
+    every_allocation_fails_once(&openai, "/v1/chat/completions", CHAT STREAM USAGE "}");
 }
 
 static void completions_are_whole_or_told_as_errors(void **state)
 {
 #define COMPLETION "{\"prompt\":\"hello\",\"echo\":true,\"logprobs\":1,\"stop\":[\"never said\"]," LIMITS
-    every_allocation_fails_once("/v1/completions", COMPLETION "}");
-    every_allocation_fails_once("/v1/completions", COMPLETION STREAM USAGE "}");
+    every_allocation_fails_once(&openai, "/v1/completions", COMPLETION "}");
+    every_allocation_fails_once(&openai, "/v1/completions", COMPLETION STREAM USAGE "}");
+}
+
+static void other_dialects_are_whole_or_told_as_errors(void **state)
+{
+#define SHORT "\"ignore_eos\":true,\"temperature\":0"
+#define MESSAGE                                                                                                        \
+    "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"hello\"}]},"                         \
+    "{\"role\":\"assistant\",\"content\":[{\"type\":\"thinking\",\"thinking\":\"t\"},{\"type\":\"thinking\","          \
+    "\"thinking\":\"u\"},{\"type\":\"tool_use\",\"id\":\"a\",\"name\":\"f\",\"input\":{}}]},{\"role\":\"user\","       \
+    "\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"a\",\"content\":\"c\",\"is_error\":true}]}],"            \
+    "\"tools\":[{\"name\":\"f\",\"description\":\"d\",\"input_schema\":{},\"strict\":false}],\"system\":\"s\","        \
+    "\"stop_sequences\":[\"never said\"],\"max_tokens\":6," SHORT
+#define ITEMS                                                                                                          \
+    "{\"input\":[{\"role\":\"user\",\"content\":\"hello\"},{\"type\":\"reasoning\",\"summary\":[{\"text\":\"t\"}]},"   \
+    "{\"type\":\"function_call\",\"call_id\":\"a\",\"name\":\"f\",\"arguments\":\"{}\"},"                              \
+    "{\"type\":\"function_call_output\",\"call_id\":\"a\",\"output\":\"c\"}],\"instructions\":\"s\","                  \
+    "\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"description\":\"d\",\"parameters\":{}}],"                      \
+    "\"metadata\":{\"a\":\"b\"},\"text\":{\"format\":{\"type\":\"text\"}},\"max_output_tokens\":6," SHORT
+#define HOLE                                                                                                           \
+    "{\"input_prefix\":\"a\",\"input_suffix\":\"b\",\"input_extra\":[{\"filename\":\"n\",\"text\":\"t\"}],"            \
+    "\"n_predict\":6," SHORT
+    every_allocation_fails_once(&messages, "/v1/messages", MESSAGE "}");
+    every_allocation_fails_once(&messages, "/v1/messages", MESSAGE STREAM "}");
+    every_allocation_fails_once(&responses, "/v1/responses", ITEMS "}");
+    every_allocation_fails_once(&responses, "/v1/responses", ITEMS STREAM "}");
+    every_allocation_fails_once(&embeddings, "/v1/embeddings", "{\"input\":[\"hello\",[5,6]]}");
+    every_allocation_fails_once(&infill, "/infill", HOLE "}");
+    every_allocation_fails_once(&infill, "/infill", HOLE STREAM "}");
 }
 
 static int count(const char *text, const char *what)
@@ -175,7 +228,7 @@ static void a_stream_that_fails_computes_no_more_prompts(void **state)
     int n_told = 0;
     for (long n = 1; n_told < ENOUGH && n < 2000; n++) {
         uint64_t before = dse_counter_get(DSE_COUNTER_PROMPT_TOKENS);
-        ask("/v1/completions", body, n, answer);
+        ask(&openai, "/v1/completions", body, n, answer);
         uint64_t computed = dse_counter_get(DSE_COUNTER_PROMPT_TOKENS) - before;
         if (strncmp(answer, "data:", 5) != 0 || !strstr(answer, "data: {\"error\"")) continue;
         n_told++;
@@ -192,6 +245,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chat_answers_are_whole_or_told_as_errors),
         cmocka_unit_test(completions_are_whole_or_told_as_errors),
+        cmocka_unit_test(other_dialects_are_whole_or_told_as_errors),
         cmocka_unit_test(a_stream_that_fails_computes_no_more_prompts),
     };
     return cmocka_run_group_tests(tests, open_fixture, close_fixture);

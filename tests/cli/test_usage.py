@@ -42,6 +42,17 @@ def test_man_page_names_the_words_a_flag_takes(program):
     assert "[auto f32] (default auto)" in page and "[md csv json jsonl]" in page
 
 
+def test_flags_of_llama_cpp_are_taken(program):
+    """By their names there, where there is such a thing here; the model is what is missing in the end."""
+    serve = ("-c 4096 -np 2 -ub 256 -t 1 --alias a --n-gpu-layers 0 --host 127.0.0.1 --port 0 --api-key k --no-warmup "
+             "--reasoning-format deepseek --ctx-size 4096 --parallel 2 --ubatch-size 256 --threads 1 -a b -dev cpu").split()
+    program.fails(3, "serve", "-m", "no/such-model", *serve, says=["no/such-model"])
+    run = ("-n 4 -p x -sys s --temp 0 --top-k 1 --top-p 1 --min-p 0 --repeat-penalty 1 -r END --reverse-prompt END2 "
+           "--predict 4 --system-prompt s --n-predict 4 --seed 1 -ngl 0").split()
+    program.fails(3, "run", "-m", "no/such-model", *run, says=["no/such-model"])
+    program.fails(2, "run", "-m", "no/such-model", "-p", "x", "-s", "s", "-no-cnv", says=["--raw"])
+
+
 def test_readme_line_parses_and_names_the_missing_device(program):
     program.fails(6, *LINE, says=["cuda:0", "--device cpu"])
 

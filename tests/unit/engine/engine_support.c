@@ -71,6 +71,7 @@ static bool record(struct run *run, const struct dse_event *e)
         run->prompt_tokens[run->n_prompt_logprobs] = e->token;
         run->prompt_logprobs[run->n_prompt_logprobs++] = e->logprob;
         break;
+    case DSE_EVENT_HIDDEN_STATE: run->n_hidden++; break;
     case DSE_EVENT_TOKEN:
         if (n == RUN_MAX_TOKENS) return false;
         run->choice[e->choice].tokens[n] = e->token;

@@ -28,7 +28,7 @@ struct run {
     } choice[DSE_MAX_CHOICES];
     struct dse_error error;
     int n_events, n_progress, n_processed;
-    int n_prompt_logprobs;
+    int n_prompt_logprobs, n_hidden;
     int32_t prompt_tokens[RUN_MAX_TOKENS];
     float prompt_logprobs[RUN_MAX_TOKENS];
 
