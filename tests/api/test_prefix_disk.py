@@ -73,7 +73,7 @@ def test_kill_at_any_point_of_a_write_leaves_a_clean_start(tmp_path):
     expected = {number: ask(server, number)[0] for number in range(4)}
     end(server)
     found = 0
-    for _ in range(6):
+    for _ in range(4):
         server = start_on(folder)
         assert not list(folder.glob("*.new"))
         for number in range(4):
