@@ -56,6 +56,23 @@ static void json_free(void *pointer)
     dse_free(block);
 }
 
+static json_t *if_whole(json_t *copy, const json_t *value)
+{
+    if (copy == NULL || json_equal(copy, value)) return copy;
+    json_decref(copy);
+    return NULL;
+}
+
+json_t *dse_json_copy(const json_t *value)
+{
+    return if_whole(json_copy((json_t *)value), value);
+}
+
+json_t *dse_json_deep_copy(const json_t *value)
+{
+    return if_whole(json_deep_copy(value), value);
+}
+
 void dse_json_free_text(char *text)
 {
     json_free(text);

@@ -27,6 +27,10 @@ DSE_MUST_CHECK enum dse_status dse_json_parse_limited(const char *text, size_t b
 /* The same, and DSE_JSON_MAX_FILE_VALUES, from a file of at most max_bytes. */
 DSE_MUST_CHECK enum dse_status dse_json_read(const char *path, size_t max_bytes, json_t **out, struct dse_error *err);
 
+/* A copy that is whole, or NULL: jansson's own leaves out members for which there is no memory. */
+json_t *dse_json_copy(const json_t *value);
+json_t *dse_json_deep_copy(const json_t *value);
+
 /* What json_dumps gave. */
 void dse_json_free_text(char *text);
 

@@ -219,7 +219,7 @@ static enum dse_status render_line(struct text_work *work, const json_t *object,
     struct dse_slice eos = dse_tokenizer_bytes(work->tokenizer, dse_tokenizer_eos(work->tokenizer));
     char *bos_text = dse_strndup(DSE_MEM_MISC, bos.bytes > 0 ? bos.data : "", bos.bytes);
     char *eos_text = dse_strndup(DSE_MEM_MISC, eos.bytes > 0 ? eos.data : "", eos.bytes);
-    json_t *extra = json_copy((json_t *)object);
+    json_t *extra = dse_json_copy(object);
     if (extra == NULL || bos_text == NULL || eos_text == NULL) {
         json_decref(extra);
         dse_free(bos_text);

@@ -1,4 +1,5 @@
 /* Parsing of chat completion requests: messages, tools, thinking switches (see chat_request.h). */
+#include "base/json.h"
 #include "server/chat_request.h"
 
 #include <stdarg.h>
@@ -191,7 +192,7 @@ static enum dse_status parse_thinking(const json_t *root, struct dse_chat_reques
     }
     if (kwargs && !json_is_object(kwargs)) return wrong(err, "chat_template_kwargs", "an object", kwargs);
 
-    request->variables = kwargs ? json_copy((json_t *)kwargs) : json_object();
+    request->variables = kwargs ? dse_json_copy(kwargs) : json_object();
     if (!request->variables) return dse_fail_memory(err, 64, "chat_template_kwargs");
     const json_t *given = json_object_get(request->variables, "enable_thinking");
     if (json_is_boolean(given)) on = json_is_true(given);

@@ -6,21 +6,8 @@
 #include <string.h>
 
 #include "base/buffer.h"
+#include "base/json.h"
 #include "server/params.h"
-
-/* json_copy would lose members without a word when there is no memory for them. */
-static json_t *copy_members(const json_t *object)
-{
-    json_t *copy = json_object(), *value;
-    const char *key;
-    json_object_foreach((json_t *)object, key, value)
-    {
-        if (json_object_set(copy, key, value) == 0) continue;
-        json_decref(copy);
-        return NULL;
-    }
-    return copy;
-}
 
 json_t *dse_translate_begin(const json_t *root)
 {
@@ -28,7 +15,7 @@ json_t *dse_translate_begin(const json_t *root)
         "n",          "stop",           "max_completion_tokens", "n_predict",      "continue_final_message",
         "functions",  "function_call",  "add_generation_prompt", "logprobs",       "top_logprobs",
         "prediction", "stream_options", "return_progress",       "response_format"};
-    json_t *chat = copy_members(root);
+    json_t *chat = dse_json_copy(root);
     for (size_t i = 0; chat && i < sizeof foreign / sizeof *foreign; i++)
         json_object_del(chat, foreign[i]);
     return chat;

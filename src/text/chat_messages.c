@@ -97,7 +97,7 @@ static enum dse_status content_text(const json_t *content, const char *path, boo
         if (!null_allowed) return field_error(err, DSE_ERR_INVALID, path, "expected a string or an array of parts");
         *out = json_string("");
     } else if (json_is_string(content)) {
-        *out = json_copy((json_t *)content);
+        *out = dse_json_copy(content);
     } else if (json_is_array(content)) {
         dse_buffer_init(&text, DSE_MEM_REQUEST, SIZE_MAX);
         for (size_t i = 0; i < json_array_size(content) && status == DSE_OK; i++)
@@ -346,7 +346,7 @@ enum dse_status dse_messages_normalize(const json_t *messages, const struct dse_
     dse_buffer_init(&a.systems.text, DSE_MEM_REQUEST, SIZE_MAX);
     enum dse_status status = a.list ? DSE_OK : no_memory(err);
     for (size_t i = 0; i < json_array_size(messages) && status == DSE_OK; i++) {
-        json_t *message = json_deep_copy(json_array_get(messages, i));
+        json_t *message = dse_json_deep_copy(json_array_get(messages, i));
         status = message ? normalize_message(message, i, traits, err) : no_memory(err);
         if (status == DSE_OK) status = add_message(&a, message, traits, err);
         json_decref(message);

@@ -34,7 +34,7 @@ static bool wrap_content(json_t *message, const char *before, const char *behind
 {
     json_t *content = json_object_get(message, "content");
     if (json_is_array(content)) {
-        json_t *parts = json_copy(content);
+        json_t *parts = dse_json_copy(content);
         if (before[0] && json_array_insert_new(parts, 0, json_pack("{s:s,s:s}", "type", "text", "text", before)) != 0)
             return json_decref(parts), false;
         if (behind[0] && json_array_append_new(parts, json_pack("{s:s,s:s}", "type", "text", "text", behind)) != 0)
@@ -130,7 +130,7 @@ enum dse_status dse_chat_tools_as_text(const json_t *messages, const json_t *too
     json_t *list = json_array();
     bool good = list != NULL;
     for (size_t i = 0; i < json_array_size(messages) && good; i++) {
-        json_t *message = json_copy(json_array_get(messages, i)); /* shallow: only members are replaced */
+        json_t *message = dse_json_copy(json_array_get(messages, i)); /* shallow: only members are replaced */
         good = message && rewrite(message);
         if (good)
             good = json_array_append_new(list, message) == 0;
