@@ -73,6 +73,17 @@ json_t *dse_json_deep_copy(const json_t *value)
     return if_whole(json_deep_copy(value), value);
 }
 
+static int append(const char *text, size_t bytes, void *out)
+{
+    return dse_buffer_append(out, text, bytes) ? 0 : -1;
+}
+
+bool dse_json_write(struct dse_buffer *out, const json_t *value, size_t flags)
+{
+    if (json_dump_callback(value, append, out, flags | JSON_ENCODE_ANY) != 0) out->failed = true;
+    return !out->failed;
+}
+
 void dse_json_free_text(char *text)
 {
     json_free(text);

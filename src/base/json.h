@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/buffer.h"
 #include "base/error.h"
 
 #define DSE_JSON_MAX_DEPTH 128
@@ -30,6 +31,10 @@ DSE_MUST_CHECK enum dse_status dse_json_read(const char *path, size_t max_bytes,
 /* A copy that is whole, or NULL: jansson's own leaves out members for which there is no memory. */
 json_t *dse_json_copy(const json_t *value);
 json_t *dse_json_deep_copy(const json_t *value);
+
+/* Appends a value of any kind as text, with flags of json_dumps; false, and out->failed, without memory. json_dumps itself
+ * leaves out names for which there is none. */
+bool dse_json_write(struct dse_buffer *out, const json_t *value, size_t flags);
 
 /* What json_dumps gave. */
 void dse_json_free_text(char *text);

@@ -115,10 +115,12 @@ static enum dse_status set_system(struct chat *chat, char *arguments, struct dse
 
 static enum dse_status save(struct chat *chat, char *path, struct dse_error *err)
 {
-    char *text = json_dumps(chat->session->messages, JSON_INDENT(2));
-    if (text == NULL) return dse_fail_memory(err, 64, "the conversation");
-    enum dse_status status = dse_file_write_atomic(path, text, strlen(text), 0600, err);
-    dse_json_free_text(text);
+    struct dse_buffer text;
+    dse_buffer_init(&text, DSE_MEM_MISC, SIZE_MAX);
+    enum dse_status status = dse_json_write(&text, chat->session->messages, JSON_INDENT(2))
+                                 ? dse_file_write_atomic(path, text.data, text.length, 0600, err)
+                                 : dse_fail_memory(err, 64, "the conversation");
+    dse_buffer_deinit(&text);
     return status;
 }
 

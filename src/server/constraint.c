@@ -173,10 +173,7 @@ static enum dse_status compile(const struct dse_constraint *c, struct dse_gramma
 
 void dse_put_json_key(const json_t *value, struct dse_buffer *key)
 {
-    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    if (value && !text) key->failed = true;
-    if (text) dse_buffer_append(key, text, strlen(text) + 1);
-    dse_json_free_text(text);
+    if (value && dse_json_write(key, value, JSON_COMPACT)) dse_buffer_putc(key, '\0');
 }
 
 void dse_constraint_put_key(const struct dse_constraint *c, struct dse_buffer *key)

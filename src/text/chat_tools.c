@@ -23,10 +23,7 @@ static enum dse_status no_memory(struct dse_error *err)
 
 static bool put_json(struct dse_buffer *out, const json_t *value)
 {
-    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-    bool good = text && dse_buffer_puts(out, text);
-    dse_json_free_text(text);
-    return good;
+    return dse_json_write(out, value, JSON_COMPACT);
 }
 
 /* Text around a content in whatever form it has: a string, parts, or null. */
