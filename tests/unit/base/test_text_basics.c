@@ -372,6 +372,40 @@ static void log_goes_nowhere_until_a_sink_is_set(void **state)
     dse_log_configure(DSE_LOG_WARN, false);
 }
 
+/* Whatever allocation fails, a copy or a text of JSON is whole or there is none. */
+static void json_is_copied_and_written_whole_or_not_at_all(void **state)
+{
+    static const char text[] =
+        "{\"name\":\"f\",\"description\":\"d\",\"parameters\":{\"a\":[1,2.5,{\"b\":{}},null,true]}}";
+    struct dse_error err;
+    json_t *value;
+    int n_failed = 0, n_made = 0;
+    (void)state;
+    assert_int_equal(dse_json_parse(text, strlen(text), "text", &value, &err), DSE_OK);
+    for (long n = 1; n < 60; n++) {
+        struct dse_buffer out;
+        dse_buffer_init(&out, DSE_MEM_MISC, SIZE_MAX);
+        dse_alloc_fail_after(n);
+        json_t *deep = dse_json_deep_copy(value);
+        dse_alloc_fail_after(n);
+        json_t *shallow = dse_json_copy(value);
+        dse_alloc_fail_after(n);
+        bool written = dse_json_write(&out, value, JSON_COMPACT);
+        dse_alloc_fail_after(0);
+        assert_true(deep == NULL || json_equal(deep, value));
+        assert_true(shallow == NULL || json_equal(shallow, value));
+        assert_int_equal(written, !out.failed);
+        if (written) assert_string_equal(dse_buffer_text(&out), text);
+        n_failed += (deep == NULL) + (shallow == NULL) + !written;
+        n_made += (deep != NULL) + (shallow != NULL) + written;
+        json_decref(deep);
+        json_decref(shallow);
+        dse_buffer_deinit(&out);
+    }
+    assert_true(n_failed > 10 && n_made > 10);
+    json_decref(value);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -387,6 +421,7 @@ int main(void)
         cmocka_unit_test(philox_gives_the_published_numbers),
         cmocka_unit_test(random_bytes_come_even_without_getrandom),
         cmocka_unit_test(log_goes_nowhere_until_a_sink_is_set),
+        cmocka_unit_test(json_is_copied_and_written_whole_or_not_at_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
