@@ -83,7 +83,7 @@ def test_bad_values_are_named(server, fields, param):
 WORDS = {  # field that takes one word of a list: a request with it
     "reasoning_effort": lambda word: {"reasoning_effort": word},
     "thinking.type": lambda word: {"thinking": {"type": word}},
-    "tool_choice": lambda word: {"tool_choice": word},
+    "tool_choice": lambda word: {"tool_choice": word, "tools": [{"type": "function", "function": {"name": "f"}}]},
     "response_format.type": lambda word: {"response_format": {"type": word, "json_schema": {"schema": {}}}},
     "messages[0].role": lambda word: {"messages": [{"role": word, "content": "x"}] + USER},
     "messages[0].content[0].type": lambda word: {"messages": [{"role": "user", "content": [{"type": word, word: "x"}]}]},

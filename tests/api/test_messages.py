@@ -23,8 +23,10 @@ def servers():
     def get(template, *arguments):
         if (template, arguments) not in started:
             path = TEMPLATES / f"{template}.jinja"
-            started[template, arguments] = Server("--max-model-len", "1024", "--chat-template",
-                                                  template if template in BUILT_IN else str(path), *arguments)
+            # whole and streamed answers are compared, their usage too: no cache between them
+            started[template, arguments] = Server("--no-enable-prefix-caching", "--max-model-len", "1024",
+                                                  "--chat-template", template if template in BUILT_IN else str(path),
+                                                  *arguments)
         return started[template, arguments]
 
     yield get
