@@ -92,6 +92,7 @@ static void fail_all_truncated(struct dse_engine *engine)
 static bool receive(struct dse_engine *engine, bool *cancels)
 {
     struct dse_scheduler *s = &engine->scheduler;
+    const uint64_t asked_ns = dse_clock_ns();
     pthread_mutex_lock(&engine->lock);
     while (!engine->stopping && engine->inbox == NULL && !engine->cancel_pending && s->n_running == 0 &&
            s->waiting == NULL)
@@ -103,6 +104,7 @@ static bool receive(struct dse_engine *engine, bool *cancels)
     engine->cancel_pending = false;
     bool stopping = engine->stopping;
     pthread_mutex_unlock(&engine->lock);
+    dse_step_meter_waited(&engine->meter, asked_ns);
     while (arrived != NULL) {
         struct dse_task *task = arrived;
         arrived = task->next;
@@ -369,6 +371,9 @@ int dse_engine_slots(const struct dse_engine *engine, struct dse_slot *slots, in
         slots[count++] = (struct dse_slot){
             .id = task->id,
             .running = atomic_load_explicit(&task->running, memory_order_relaxed),
+            .n_choices = task->n_choices,
+            .submitted_ns = task->submitted_ns,
+            .first_token_ns = atomic_load_explicit(&task->shown_first_ns, memory_order_relaxed),
             .n_prompt = task->n_prompt,
             .n_processed = atomic_load_explicit(&task->shown_processed, memory_order_relaxed),
             .n_generated = atomic_load_explicit(&task->shown_generated, memory_order_relaxed),

@@ -127,6 +127,7 @@ static void set_back(struct dse_scheduler *s, struct dse_task *task)
     for (int i = 0; i < task->n_choices; i++)
         dse_kv_release(&s->pool, &task->sequences[i].kv);
     task->prefilled = false;
+    dse_counter_add(DSE_COUNTER_PREEMPTIONS, 1);
     s->n_sequences -= task->n_open;
     remove_running(s, task);
     dse_scheduler_enqueue(s, task);

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/random.h"
+#include "server/access_log.h"
 #include "text/grammar.h"
 
 #define KEEP_ALIVE ": keep-alive\n\n"
@@ -192,6 +193,7 @@ static void post(struct dse_generation *g, dse_job_fn *fn)
 
 static void complete(struct dse_generation *g)
 {
+    dse_access_note_generation(g);
     if (!g->params.stream && !atomic_load(&g->failed)) {
         post(g, answer_whole); /* may be long, and the engine has others to serve */
         return;

@@ -148,6 +148,7 @@ void dse_stream_usage(struct dse_generation *g)
 void dse_stream_error(struct dse_generation *g, const struct dse_api_error *error)
 {
     dse_buffer_clear(&g->chunk);
+    dse_count_error(error->http);
     dse_buffer_puts(&g->chunk, "data: ");
     dse_put_error(&g->chunk, error);
     dse_buffer_puts(&g->chunk, "\n\n");
