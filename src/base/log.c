@@ -64,7 +64,7 @@ static void put_string(struct dse_buffer *line, const char *text)
     for (size_t at = 0, used; at < bytes; at += used) {
         uint32_t code = dse_utf8_decode(text + at, bytes - at, &used);
         if (code == DSE_UTF8_INVALID)
-            dse_buffer_puts(line, "\\ufffd");
+            dse_buffer_puts(line, "\xEF\xBF\xBD");
         else if (code < 0x20 || (code >= 0x7F && code < 0xA0))
             dse_buffer_printf(line, "\\u%04x", (unsigned)code);
         else if (code == '"' || code == '\\')

@@ -27,16 +27,13 @@ static void count_span(struct dse_step_record *now, const struct dse_span *span)
     const struct dse_sequence *sequence = span->sequence;
     const struct dse_task *task = sequence->task;
     const int begin = sequence->kv.length, end = begin + span->n_rows;
-    if (task->prefilled && begin == sequence->n_tokens - 1) {
-        now->decode_rows++;
-        return;
-    }
-    /* What was computed before the request was set back: its output, and its prompt up to where it had come. */
-    int known = atomic_load_explicit(&task->shown_processed, memory_order_relaxed);
-    if (task->prefilled) known = sequence->n_tokens;
-    int again = known > end ? end - begin : known > begin ? known - begin : 0;
+    /* What was computed before the request was set back: its prompt up to where it had come, and all of its output but
+     * the last token. */
+    const int known = task->prefilled ? sequence->n_tokens - 1
+                                      : atomic_load_explicit(&task->shown_processed, memory_order_relaxed);
+    const int again = known > end ? span->n_rows : known > begin ? known - begin : 0;
     now->recompute_rows += (uint64_t)again;
-    now->prefill_rows += (uint64_t)(span->n_rows - again);
+    *(task->prefilled ? &now->decode_rows : &now->prefill_rows) += (uint64_t)(span->n_rows - again);
 }
 
 void dse_step_meter_formed(struct dse_step_meter *meter, const struct dse_scheduler *s, int chunk_tokens)
@@ -46,6 +43,8 @@ void dse_step_meter_formed(struct dse_step_meter *meter, const struct dse_schedu
     for (int i = 0; i < s->n_spans; i++)
         count_span(now, &s->spans[i]);
     now->chunk_tokens = (uint64_t)chunk_tokens;
+    now->n_running = (uint64_t)s->n_running;
+    now->n_waiting = (uint64_t)s->n_waiting;
     meter->logits_ns = meter->logits_rows = meter->logits_decode_rows = 0;
     now->cause_ns[DSE_STEP_DELIVERY] = 0;
     meter->forward_begin_ns = dse_clock_ns();
@@ -93,8 +92,6 @@ void dse_step_meter_end(struct dse_step_meter *meter, const struct dse_scheduler
     now->n_tokens = dse_counter_get(DSE_COUNTER_GENERATED_TOKENS) - meter->tokens;
     now->n_preempted = dse_counter_get(DSE_COUNTER_PREEMPTIONS) - meter->preemptions;
     now->major_faults = major_faults() - meter->faults;
-    now->n_running = (uint64_t)s->n_running;
-    now->n_waiting = (uint64_t)s->n_waiting;
     now->kv_blocks_used = (uint64_t)dse_kv_pool_used(&s->pool);
     dse_step_ring_put(ring, now);
 

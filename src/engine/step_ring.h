@@ -38,7 +38,8 @@ struct dse_step_record {
     uint64_t prefill_rows, decode_rows, recompute_rows;
     uint64_t chunk_tokens; /* limit on rows of prompts in this step */
     uint64_t n_tokens;     /* generated */
-    uint64_t n_running, n_waiting, kv_blocks_used;
+    uint64_t n_running, n_waiting; /* when the batch was formed */
+    uint64_t kv_blocks_used;       /* after the step */
     uint64_t n_preempted;  /* requests set back by this step */
     uint64_t major_faults; /* of the process: pages read from a file or from swap */
 };
