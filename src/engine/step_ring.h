@@ -36,12 +36,12 @@ struct dse_step_record {
     uint64_t begin_ns;                       /* dse_clock_ns, when waiting was over */
     uint64_t cause_ns[DSE_STEP_CAUSE_COUNT]; /* WAIT lies before begin_ns */
     uint64_t prefill_rows, decode_rows, recompute_rows;
-    uint64_t chunk_tokens; /* limit on rows of prompts in this step */
-    uint64_t n_tokens;     /* generated */
+    uint64_t chunk_tokens;         /* limit on rows of prompts in this step */
+    uint64_t n_tokens;             /* generated */
     uint64_t n_running, n_waiting; /* when the batch was formed */
     uint64_t kv_blocks_used;       /* after the step */
-    uint64_t n_preempted;  /* requests set back by this step */
-    uint64_t major_faults; /* of the process: pages read from a file or from swap */
+    uint64_t n_preempted;          /* requests set back by this step */
+    uint64_t major_faults;         /* of the process: pages read from a file or from swap */
 };
 
 #define DSE_STEP_RECORD_WORDS (sizeof(struct dse_step_record) / sizeof(uint64_t))

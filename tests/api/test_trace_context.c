@@ -47,7 +47,7 @@ static void other_headers_begin_a_new_trace(void **state)
         "garbage",
         "00-" TRACE "-" PARENT,
         "00-" TRACE "-" PARENT "-0",
-        "00-" TRACE "-" PARENT "-01-",  /* version 00 ends there */
+        "00-" TRACE "-" PARENT "-01-", /* version 00 ends there */
         "00-" TRACE "-" PARENT "-01-x",
         "00-" TRACE "-" PARENT "-011",
         "cc-" TRACE "-" PARENT "-01.x", /* what follows begins with a dash */
