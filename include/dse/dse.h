@@ -6,8 +6,9 @@
  *   request            a prompt of token ids, sampling parameters, limits. Any number run at once in one batch.
  *
  * Memory is planned when the engine is created and admitted per request: a request that was accepted will not fail for
- * lack of KV memory. Results do not depend on what else is in the batch, on the thread count or on chunk sizes.
- * Nothing here prints, logs or exits.
+ * lack of KV memory. Results do not depend on what else is in the batch, on the thread count or on chunk sizes; with
+ * DSE_NUMERICS_FAST they depend on how the prompt was cut into steps, in which other requests and the clock have a
+ * part. Nothing here prints, logs or exits.
  *
  * The installed headers are this one, error.h and version.h: token ids in, token ids out. Text is not part of them:
  * tokenizer, chat template, stop texts and grammars (src/text) have no installed header yet, so their types below are
@@ -35,6 +36,14 @@ enum dse_compute {
     DSE_COMPUTE_F32,  /* everything in f32: reference numbers, slow */
 };
 
+/* How latent attention computes a prompt; models without it know no difference. */
+enum dse_numerics {
+    DSE_NUMERICS_EXACT, /* absorbed everywhere: a token gets the same bits however it came, in a prompt or an answer */
+    /* Many rows of one prompt in one step attend in expanded form where that takes fewer multiplications. Results then
+     * also depend on how the prompt was cut into steps, so what is cached or replayed belongs to one setting. */
+    DSE_NUMERICS_FAST,
+};
+
 /* Element type of the KV cache. */
 enum dse_kv_cache {
     DSE_KV_CACHE_AUTO, /* f16, or f32 with DSE_COMPUTE_F32 */
@@ -45,6 +54,7 @@ enum dse_kv_cache {
 struct dse_model_options {
     int n_threads; /* 0: what the machine and container allow */
     enum dse_compute compute;
+    enum dse_numerics numerics;
     enum dse_kv_cache kv_cache;
     const char *device;     /* NULL or "auto" or "cpu"; others are DSE_ERR_DEVICE */
     const char *pack_cache; /* folder for packed weights, NULL: keep them in anonymous memory */
@@ -66,6 +76,9 @@ struct dse_model_info {
     uint64_t resident_bytes; /* packed weights in anonymous memory (0 when mapped from the pack cache) */
     uint64_t kv_bytes_per_token;
     const char *device_name; /* "cpu" */
+    /* DSE_NUMERICS_FAST only where it was asked for and the model has latent attention. Part of the identity of all
+     * that is kept of a computation: keys and values of two settings differ. */
+    enum dse_numerics numerics;
 };
 void dse_model_get_info(const struct dse_model *model, struct dse_model_info *info);
 const struct dse_tokenizer *dse_model_tokenizer(const struct dse_model *model); /* borrowed */
@@ -134,7 +147,7 @@ struct dse_event {
     float logprob;
     int n_top;
     const struct dse_token_logprob *top; /* borrowed during the call */
-    int n_processed, n_prompt;           /* PROGRESS */
+    int n_processed, n_prompt, n_cached; /* PROGRESS; of n_processed, n_cached came from the prefix cache */
     enum dse_finish finish;              /* FINISH */
     struct dse_timings timings;          /* FINISH */
     const struct dse_error *error;       /* FINISH with DSE_FINISH_ERROR */
@@ -162,12 +175,25 @@ struct dse_request {
     struct dse_grammar *grammar; /* referenced by submit; NULL: free text */
     int grammar_after_token;     /* constraint starts after this token was produced; -1: from the start */
     int priority;                /* higher first; 0 */
+    uint64_t tenant;             /* whose request it is: of equal ones, the tenant that was served least goes first */
+    /* Requests share computed beginnings of prompts only with those of equal salt (any bytes, borrowed during the call)
+     * and adapter (0: none). Give clients that should not learn of each other's prompts, by the time a prompt takes,
+     * different salts. */
+    const void *cache_salt;
+    size_t cache_salt_bytes;
+    uint64_t adapter_identity; /* of whatever else changes the keys and values: adapters with their scales */
     dse_event_fn *on_event;
     void *user;
 };
 extern const struct dse_request dse_request_default;
 
 /* ---- engine ------------------------------------------------------------------------------------------------ */
+
+/* What may change the order of requests while they run (src/engine/policy.h). */
+enum dse_priority_policy {
+    DSE_POLICY_REQUEST, /* nothing: a higher priority goes first until it is done */
+    DSE_POLICY_TOKEN,   /* every quantum of tokens that a request has produced lowers its priority by one */
+};
 
 struct dse_engine_options {
     int64_t context_length; /* per request, prompt + output; 0: largest that fits, at most the model's */
@@ -177,7 +203,18 @@ struct dse_engine_options {
                                 * at least one context */
     int chunk_tokens;       /* prompt tokens per step, 0: default (512) */
     double memory_fraction; /* of available memory that the plan may use; 0: 0.9 */
-    bool warmup;            /* touch the weights that every token uses before the first request */
+    enum dse_priority_policy priority_policy;
+    int priority_quantum;        /* tokens, 0: default (64) */
+    uint64_t priority_ageing_ns; /* so much waiting raises the priority by one; 0: never */
+    bool warmup;                 /* touch the weights that every token uses before the first request */
+    /* Keep the blocks of prompts and answers in the pool until they are needed, and begin with them the prompts that
+     * begin the same. Changes no result. */
+    bool prefix_caching;
+    uint64_t prefix_cache_bytes; /* kept for no running request; 0: as much as the pool has */
+    /* NULL, or a folder where blocks also live as files, so that they outlast the pool and the process. Made if missing; must
+     * be private to its user; one engine at a time (DSE_ERR_BUSY). */
+    const char *prefix_cache_disk;
+    uint64_t prefix_cache_disk_bytes; /* of all files in it; 0: 4 GiB */
 };
 
 /* The memory plan; `serve` prints it at start. */
@@ -209,6 +246,11 @@ DSE_MUST_CHECK enum dse_status dse_engine_create(struct dse_model *model, const 
 void dse_engine_free(struct dse_engine *engine);
 void dse_engine_get_plan(const struct dse_engine *engine, struct dse_memory_plan *plan);
 struct dse_model *dse_engine_model(const struct dse_engine *engine); /* borrowed */
+
+/* Removes what a prefix cache on disk holds, of any model; not while an engine has it open (DSE_ERR_BUSY). Counts what was
+ * removed, also when it fails. Other files in the folder stay. */
+DSE_MUST_CHECK enum dse_status dse_prefix_cache_wipe(const char *folder, uint64_t *n_files, uint64_t *bytes,
+                                                     struct dse_error *err);
 
 /* False when a file of the model was truncated under us: every submit is refused then. Never waits for a step. */
 bool dse_engine_usable(const struct dse_engine *engine);
@@ -243,6 +285,8 @@ DSE_MUST_CHECK enum dse_status dse_eval_mtp_logits(struct dse_model *model, cons
 /* One row of `bench`: rates of prefill (n_gen 0) or decode (n_prompt 0) with n_seqs sequences at a depth. */
 struct dse_bench_spec {
     int n_prompt, n_gen, n_depth, n_seqs;
+    /* A model opened with DSE_NUMERICS_FAST can be timed both ways: exact is then what a model opened so computes. */
+    enum dse_numerics numerics;
 };
 /* Whether a row can be run, and if memory does not hold it, the nearest that it holds. dse_bench_run checks it too;
  * this is for asking before there is any output. */

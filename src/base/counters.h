@@ -30,6 +30,8 @@ enum dse_unit {
 /* Counters only go up. */
 #define DSE_COUNTERS(X)                                                                                                \
     X(PROMPT_TOKENS, "prompt_tokens_total", TOKENS, "", "Prompt tokens computed")                                      \
+    X(EXPANDED_TOKENS, "expanded_tokens_total", TOKENS, "",                                                            \
+      "Prompt tokens that attended in expanded form (--numerics fast)")                                                \
     X(GENERATED_TOKENS, "generated_tokens_total", TOKENS, "", "Tokens generated")                                      \
     X(RECOMPUTED_TOKENS, "recomputed_tokens_total", TOKENS, "", "Tokens computed again after a preemption")            \
     X(REQUESTS, "requests_total", REQUESTS, "", "Requests accepted")                                                   \
@@ -37,19 +39,31 @@ enum dse_unit {
     X(REQUESTS_CANCELLED, "requests_cancelled_total", REQUESTS, "", "Requests whose client left")                      \
     X(REQUESTS_FAILED, "requests_failed_total", REQUESTS, "", "Requests that ended with an error")                     \
     X(REQUESTS_REJECTED, "requests_rejected_total", REQUESTS, "", "Requests refused by admission")                     \
-    X(PREEMPTIONS, "preemptions_total", REQUESTS, "", "Times that a running request went back to the queue")           \
+    X(PAUSES, "pauses_total", REQUESTS, "",                                                                            \
+      "Times that a request gave its place in the batch to one that goes before it")                                   \
+    X(PREEMPTIONS, "preemptions_total", REQUESTS, "",                                                                  \
+      "Times that a request lost its KV blocks and went back to the queue")                                            \
     X(CHOICES_STOP, "choices_finished_total", CHOICES, "reason=\"stop\"", "Choices that ended, by reason")             \
     X(CHOICES_LENGTH, "choices_finished_total", CHOICES, "reason=\"length\"", "")                                      \
     X(CHOICES_CANCELLED, "choices_finished_total", CHOICES, "reason=\"cancelled\"", "")                                \
     X(CHOICES_ERROR, "choices_finished_total", CHOICES, "reason=\"error\"", "")                                        \
     X(STEPS, "steps_total", STEPS, "", "Forward passes")                                                               \
-    X(STEP_WAIT, "step_seconds_total", SECONDS, "cause=\"wait\"", "Time of the engine thread by cause")                \
+    X(STEP_SWAP, "step_seconds_total", SECONDS, "cause=\"swap\"", "Time of the engine thread by cause")                \
+    X(STEP_WAIT, "step_seconds_total", SECONDS, "cause=\"wait\"", "")                                                  \
     X(STEP_SCHEDULE, "step_seconds_total", SECONDS, "cause=\"schedule\"", "")                                          \
     X(STEP_PREFILL, "step_seconds_total", SECONDS, "cause=\"prefill\"", "")                                            \
     X(STEP_DECODE, "step_seconds_total", SECONDS, "cause=\"decode\"", "")                                              \
     X(STEP_RECOMPUTE, "step_seconds_total", SECONDS, "cause=\"recompute\"", "")                                        \
     X(STEP_SAMPLING, "step_seconds_total", SECONDS, "cause=\"sampling\"", "")                                          \
     X(STEP_DELIVERY, "step_seconds_total", SECONDS, "cause=\"delivery\"", "")                                          \
+    X(PREFIX_QUERY_TOKENS, "prefix_cache_query_tokens_total", TOKENS, "",                                              \
+      "Prompt tokens looked up in the prefix cache")                                                                   \
+    X(PREFIX_HIT_TOKENS, "prefix_cache_hit_tokens_total", TOKENS, "", "Prompt tokens found there and not computed")    \
+    X(PREFIX_DISK_READS, "prefix_cache_disk_reads_total", BLOCKS, "",                                                  \
+      "KV blocks read back from the prefix cache on disk")                                                             \
+    X(PREFIX_DISK_WRITES, "prefix_cache_disk_writes_total", BLOCKS, "", "KV blocks written to it")                     \
+    X(PREFIX_DISK_EVICTIONS, "prefix_cache_disk_evictions_total", BLOCKS, "", "Files it removed to make room")         \
+    X(PREFIX_EVICTIONS, "prefix_cache_evictions_total", BLOCKS, "", "KV blocks that the prefix cache gave up")         \
     X(ERRORS_400, "errors_total", ANSWERS, "code=\"400\"", "Error answers by HTTP status, those inside a stream too")  \
     X(ERRORS_401, "errors_total", ANSWERS, "code=\"401\"", "")                                                         \
     X(ERRORS_403, "errors_total", ANSWERS, "code=\"403\"", "")                                                         \
@@ -68,6 +82,9 @@ enum dse_unit {
     X(REQUESTS_RUNNING, "requests_running", REQUESTS, "", "Requests in the batch")                                     \
     X(REQUESTS_WAITING, "requests_waiting", REQUESTS, "", "Requests in the queue")                                     \
     X(KV_BLOCKS_USED, "kv_blocks_used", BLOCKS, "", "KV blocks in use")                                                \
+    X(KV_BLOCKS_CACHED, "kv_blocks_cached", BLOCKS, "",                                                                \
+      "KV blocks that only the prefix cache holds, free for any request")                                              \
+    X(PREFIX_DISK_BYTES, "prefix_cache_disk_bytes", BYTES, "", "Bytes of files of the prefix cache on disk")           \
     X(KV_BLOCKS_TOTAL, "kv_blocks", BLOCKS, "", "KV blocks in the pool")                                               \
     X(WEIGHT_BYTES, "weight_bytes", BYTES, "", "Bytes of the model's weights")                                         \
     X(KV_BYTES, "kv_bytes", BYTES, "", "Bytes of the KV pool")                                                         \

@@ -52,16 +52,21 @@ static enum dse_status measure(struct bench *bench, struct row *row, struct dse_
     return DSE_OK;
 }
 
+static const char *numerics_name(enum dse_numerics numerics)
+{
+    return numerics == DSE_NUMERICS_FAST ? "fast" : "exact";
+}
+
 static json_t *row_json(const struct bench *bench, const struct row *row)
 {
     char features[64];
     dse_cpu_feature_names(dse_cpu_features(), features, sizeof features);
-    return json_pack("{s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:s, s:s, s:s, s:s, s:i, s:f}", "n_prompt",
+    return json_pack("{s:i, s:i, s:i, s:i, s:s, s:f, s:f, s:f, s:s, s:s, s:s, s:s, s:i, s:f}", "n_prompt",
                      row->spec.n_prompt, "n_gen", row->spec.n_gen, "n_depth", row->spec.n_depth, "n_seqs",
-                     row->spec.n_seqs, "tokens_per_second", row->median, "slowest", row->slowest, "fastest",
-                     row->fastest, "model", bench->info.name, "quantization", bench->info.quantization, "cpu",
-                     dse_cpu_model(), "cpu_features", features, "threads", bench->info.n_threads,
-                     "bandwidth_bytes_per_second", bench->bandwidth);
+                     row->spec.n_seqs, "numerics", numerics_name(row->spec.numerics), "tokens_per_second", row->median,
+                     "slowest", row->slowest, "fastest", row->fastest, "model", bench->info.name, "quantization",
+                     bench->info.quantization, "cpu", dse_cpu_model(), "cpu_features", features, "threads",
+                     bench->info.n_threads, "bandwidth_bytes_per_second", bench->bandwidth);
 }
 
 static void print_head(const struct bench *bench)
@@ -72,10 +77,11 @@ static void print_head(const struct bench *bench)
         printf("model: %s %s %s, %.1f M parameters\ncpu: %s (%s), %d threads, %.1f GB/s read\n\n", bench->info.name,
                bench->info.arch, bench->info.quantization, (double)bench->info.n_parameters * 1e-6, dse_cpu_model(),
                features, bench->info.n_threads, bench->bandwidth * 1e-9);
-        printf("| test | n_prompt | n_gen | depth | seqs | tok/s | slowest | fastest "
-               "|\n|---|---|---|---|---|---|---|---|\n");
+        printf("| test | n_prompt | n_gen | depth | seqs | numerics | tok/s | slowest | fastest "
+               "|\n|---|---|---|---|---|---|---|---|---|\n");
     } else if (strcmp(bench->format, "csv") == 0) {
-        printf("n_prompt,n_gen,n_depth,n_seqs,tokens_per_second,slowest,fastest,model,quantization,cpu,cpu_features,"
+        printf("n_prompt,n_gen,n_depth,n_seqs,numerics,tokens_per_second,slowest,fastest,model,quantization,cpu,cpu_"
+               "features,"
                "threads,bandwidth_bytes_per_second\n");
     }
 }
@@ -94,13 +100,13 @@ static enum dse_status print_row(struct bench *bench, const struct row *row, str
     if (strcmp(bench->format, "csv") == 0) {
         char features[64];
         dse_cpu_feature_names(dse_cpu_features(), features, sizeof features);
-        printf("%d,%d,%d,%d,%.2f,%.2f,%.2f,\"%s\",%s,\"%s\",\"%s\",%d,%.0f\n", s->n_prompt, s->n_gen, s->n_depth,
-               s->n_seqs, row->median, row->slowest, row->fastest, bench->info.name, bench->info.quantization,
-               dse_cpu_model(), features, bench->info.n_threads, bench->bandwidth);
+        printf("%d,%d,%d,%d,%s,%.2f,%.2f,%.2f,\"%s\",%s,\"%s\",\"%s\",%d,%.0f\n", s->n_prompt, s->n_gen, s->n_depth,
+               s->n_seqs, numerics_name(s->numerics), row->median, row->slowest, row->fastest, bench->info.name,
+               bench->info.quantization, dse_cpu_model(), features, bench->info.n_threads, bench->bandwidth);
     } else {
-        printf("| %s%d | %d | %d | %d | %d | %.1f | %.1f | %.1f |\n", s->n_prompt > 0 ? "pp" : "tg",
-               s->n_prompt > 0 ? s->n_prompt : s->n_gen, s->n_prompt, s->n_gen, s->n_depth, s->n_seqs, row->median,
-               row->slowest, row->fastest);
+        printf("| %s%d | %d | %d | %d | %d | %s | %.1f | %.1f | %.1f |\n", s->n_prompt > 0 ? "pp" : "tg",
+               s->n_prompt > 0 ? s->n_prompt : s->n_gen, s->n_prompt, s->n_gen, s->n_depth, s->n_seqs,
+               numerics_name(s->numerics), row->median, row->slowest, row->fastest);
     }
     fflush(stdout);
     return DSE_OK;
@@ -120,6 +126,19 @@ static enum dse_status run_test(struct bench *bench, const struct dse_bench_spec
     return status == DSE_OK ? print_row(bench, &row, err) : status;
 }
 
+/* A test as --numerics asks; where the model has only exact ones, once with those. */
+static enum dse_status each_numerics(struct bench *bench, struct dse_bench_spec *spec, visit_fn *visit,
+                                     struct dse_error *err)
+{
+    const char *asked = dse_opt_text(bench->options, DSE_OPT_BENCH_NUMERICS);
+    const bool has_fast = bench->info.numerics == DSE_NUMERICS_FAST;
+    enum dse_status status = DSE_OK;
+    if (!has_fast || strcmp(asked, "both") == 0) status = visit(bench, spec, err);
+    if (!has_fast || status != DSE_OK) return status;
+    spec->numerics = DSE_NUMERICS_FAST;
+    return visit(bench, spec, err);
+}
+
 /* All combinations of depth, batch, and the lengths of one kind of test; a length of 0 skips it. */
 static enum dse_status each_length(struct bench *bench, enum dse_option lengths, visit_fn *visit, struct dse_error *err)
 {
@@ -132,7 +151,7 @@ static enum dse_status each_length(struct bench *bench, enum dse_option lengths,
                 struct dse_bench_spec spec = {.n_depth = (int)depth->ints[d], .n_seqs = (int)seqs->ints[b]};
                 if (length->ints[l] == 0) continue;
                 *(lengths == DSE_OPT_BENCH_PROMPT ? &spec.n_prompt : &spec.n_gen) = (int)length->ints[l];
-                enum dse_status status = visit(bench, &spec, err);
+                enum dse_status status = each_numerics(bench, &spec, visit, err);
                 if (status != DSE_OK) return status;
             }
         }

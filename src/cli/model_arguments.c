@@ -230,6 +230,24 @@ enum dse_status dse_cli_check_quantize(const struct dse_options *options, const 
         wanted, held);
 }
 
+/* --numerics of whichever verb; bench times both ways on a model opened for the faster one. */
+static enum dse_numerics numerics_asked(const struct dse_options *options)
+{
+    const bool bench = options->verb == DSE_VERB_BENCH;
+    const char *asked = dse_opt_text(options, bench ? DSE_OPT_BENCH_NUMERICS : DSE_OPT_NUMERICS);
+    return asked == NULL || strcmp(asked, "exact") == 0 ? DSE_NUMERICS_EXACT : DSE_NUMERICS_FAST;
+}
+
+/* A flag that changes nothing says so. */
+static void tell_numerics(const struct dse_model *model, enum dse_numerics asked)
+{
+    struct dse_model_info info;
+    dse_model_get_info(model, &info);
+    if (asked == info.numerics) return;
+    fprintf(stderr, "--numerics fast changes nothing here: it is for latent attention, which %s does not have\n",
+            info.arch);
+}
+
 enum dse_status dse_cli_model_open(const struct dse_options *options, const char *name, struct dse_model **model,
                                    struct dse_error *err)
 {
@@ -260,12 +278,14 @@ enum dse_status dse_cli_model_open(const struct dse_options *options, const char
         .kv_cache = kv == NULL || strcmp(kv, "auto") == 0 ? DSE_KV_CACHE_AUTO
                     : strcmp(kv, "q8_0") == 0             ? DSE_KV_CACHE_Q8_0
                                                           : DSE_KV_CACHE_F16,
+        .numerics = numerics_asked(options),
         .device = dse_opt_text(options, DSE_OPT_DEVICE),
         .pack_cache = pack,
         .mtp = dse_opt_flag(options, DSE_OPT_MTP),
     };
     status = dse_cli_check_quantize(options, path, err);
     if (status == DSE_OK) status = dse_model_open(path, &open, model, err);
+    if (status == DSE_OK) tell_numerics(*model, open.numerics);
     dse_free(cache);
     dse_free(path);
     return status;

@@ -13,6 +13,7 @@
 #define V_DEVICES      (1u << DSE_VERB_DEVICES)
 #define V_VERSION      (1u << DSE_VERB_VERSION)
 #define V_TOP          (1u << DSE_VERB_TOP)
+#define V_CACHE        (1u << DSE_VERB_CACHE)
 #define V_ENGINE_VERBS (V_RUN | V_SERVE)
 #define V_MODEL_VERBS  (V_RUN | V_SERVE | V_BENCH | V_EVAL)
 
@@ -29,6 +30,12 @@
       "CPU allowed are refused")                                                                                       \
     X(COMPUTE, "compute", "", CHOICE, "HOW", "auto", 0, 0, "auto f32", V_MODEL_VERBS,                                  \
       "f32 computes everything in f32: reference numbers, slow")                                                       \
+    X(NUMERICS, "numerics", "", CHOICE, "HOW", "exact", 0, 0, "exact fast", V_RUN | V_SERVE | V_EVAL,                  \
+      "fast lets prompts attend in expanded form where that takes less work, in models with latent attention; "        \
+      "results "                                                                                                       \
+      "then depend on how a prompt is cut into steps")                                                                 \
+    X(BENCH_NUMERICS, "numerics", "", CHOICE, "HOW", "exact", 0, 0, "exact fast both", V_BENCH,                        \
+      "how prompts attend in models with latent attention; both: every test with exact and with fast")                 \
     X(PACK_CACHE, "pack-cache", "", STRING, "DIR|off", NULL, 0, 0, NULL, V_MODEL_VERBS,                                \
       "where weights in this CPU's layout are kept and mapped from, at most 5 models, those used last; off packs "     \
       "into memory at each start (default: $XDG_CACHE_HOME/deepseek-edge/packed)")                                     \
@@ -37,12 +44,28 @@
     X(KV_MEMORY, "kv-cache-memory", "", SIZE, "BYTES", "0", 0, INT64_MAX, NULL, V_ENGINE_VERBS,                        \
       "size of the KV pool; 0: planned from context and free memory")                                                  \
     X(KV_DTYPE, "kv-cache-dtype", "", CHOICE, "TYPE", "auto", 0, 0, "auto f16 q8_0 q4_0", V_MODEL_VERBS,               \
-      "type of the KV cache; auto: f16, or f32 with --compute f32; q8_0 for models with latent attention; q4_0 is "    \
-      "refused")                                                                                                       \
+      "type of the KV cache; auto: f16, or f32 with --compute f32; q8_0 for models with latent attention and no "      \
+      "indexer; q4_0 is refused")                                                                                      \
+    X(PREFIX_CACHING, "enable-prefix-caching", "", FLAG, NULL, "on", 0, 0, NULL, V_ENGINE_VERBS,                       \
+      "keep KV blocks of prompts and answers until their memory is needed; prompts that begin the same begin there")   \
+    X(PREFIX_MEMORY, "prefix-cache-memory", "", SIZE, "BYTES", "0", 0, INT64_MAX, NULL, V_ENGINE_VERBS,                \
+      "of the KV pool, how much may stay filled for no running request; 0: all of it")                                 \
+    X(PREFIX_DISK, "prefix-cache-disk", "", STRING, "DIR", NULL, 0, 0, NULL, V_ENGINE_VERBS | V_CACHE,                 \
+      "keep those blocks in files too, which outlast a restart; made for you alone, prompts can be read out of it")    \
+    X(PREFIX_SPACE, "prefix-cache-space", "", SIZE, "BYTES", "4G", 1, INT64_MAX, NULL, V_ENGINE_VERBS,                 \
+      "most that the files there may take; those used last stay")                                                      \
+    X(PRIORITY_POLICY, "priority-policy", "", CHOICE, "HOW", "request", 0, 0, "request token", V_SERVE,                \
+      "request: a request of higher priority goes first until it is done; token: each so many tokens that a request "  \
+      "has produced lower its priority by one (--priority-quantum)")                                                   \
+    X(PRIORITY_QUANTUM, "priority-quantum", "", INT, "TOKENS", "64", 1, 1 << 20, NULL, V_SERVE,                        \
+      "tokens that cost one level with --priority-policy token")                                                       \
+    X(PRIORITY_AGEING, "priority-ageing", "", REAL, "SECONDS", "10", 0, 86400, NULL, V_SERVE,                          \
+      "waiting that raises a priority by one, as far as the highest that is present; 0: never")                        \
     X(MEMORY_FRACTION, "memory-fraction", "--gpu-memory-utilization", REAL, "F", "0.9", 0.01, 1, NULL, V_ENGINE_VERBS, \
       "share of the available memory that the plan may use")                                                           \
     X(CHUNK, "chunk-tokens", "--max-num-batched-tokens", INT, "N", "512", 1, 8192, NULL,                               \
-      V_ENGINE_VERBS | V_BENCH | V_EVAL, "prompt tokens per forward pass; results do not depend on it")                \
+      V_ENGINE_VERBS | V_BENCH | V_EVAL,                                                                               \
+      "prompt tokens per forward pass; results do not depend on it (with --numerics fast they do)")                    \
     X(GPU_LAYERS, "gpu-layers", "-ngl", INT, "N", "0", 0, 1 << 20, NULL, V_MODEL_VERBS,                                \
       "layers on a GPU; this version has no GPU support and refuses any but 0")                                        \
     X(CHAT_TEMPLATE, "chat-template", "", STRING, "FILE", NULL, 0, 0, NULL, V_ENGINE_VERBS | V_TEMPLATE,               \
@@ -65,6 +88,7 @@
     X(SEED, "seed", "", INT, "N", NULL, INT64_MIN, INT64_MAX, NULL, V_RUN, "same seed, same answer; default: random")  \
     X(STOP, "stop", "", LIST, "TEXT", NULL, 0, 0, NULL, V_RUN, "end the answer before this text; may be repeated")     \
     X(GRAMMAR, "grammar-file", "", STRING, "FILE", NULL, 0, 0, NULL, V_RUN, "GBNF grammar the answer must follow")     \
+    X(JSON_SCHEMA, "json-schema", "", STRING, "FILE", NULL, 0, 0, NULL, V_RUN, "JSON schema the answer must satisfy")  \
     X(THINK, "think", "", FLAG, NULL, NULL, 0, 0, NULL, V_RUN, "ask a thinking model to think, --no-think not to")     \
     X(HIDE_THINKING, "hide-thinking", "", FLAG, NULL, NULL, 0, 0, NULL, V_RUN, "do not print the thinking")            \
     X(STATS, "stats", "", FLAG, NULL, NULL, 0, 0, NULL, V_RUN, "print rates after each answer")                        \
@@ -81,7 +105,8 @@
     X(MAX_QUEUE, "max-queue", "", INT, "N", "64", 0, 65536, NULL, V_SERVE, "requests that may wait; more get 429")     \
     X(API_KEY, "api-key", "", LIST, "KEY", NULL, 0, 0, NULL, V_SERVE | V_TOP,                                          \
       "key that clients must send; may be repeated. top sends it")                                                     \
-    X(API_KEY_FILE, "api-key-file", "", STRING, "FILE", NULL, 0, 0, NULL, V_SERVE, "file with one key a line")         \
+    X(API_KEY_FILE, "api-key-file", "", STRING, "FILE", NULL, 0, 0, NULL, V_SERVE,                                     \
+      "file with one key a line; behind a key and a blank, priority=N is what its requests have at most")              \
     X(INSECURE, "insecure", "", FLAG, NULL, NULL, 0, 0, NULL, V_SERVE, "listen beyond loopback without a key")         \
     X(CORS, "cors-origins", "", STRING, "LIST|*", NULL, 0, 0, NULL, V_SERVE,                                           \
       "origins that web pages may call from, in place of the default, which is any on this machine; * is all")         \

@@ -45,6 +45,11 @@ const struct dse_verb_info dse_verbs[DSE_VERB_COUNT] = {
          "Each line of standard input is {\"messages\":…,\"tools\":…,\"add_generation_prompt\":…}; with "
          "--json each line of output is {\"text\":…}, without it the text itself.",
          1},
+    [DSE_VERB_CACHE] =
+        {"cache", "cache wipe [DIR]", "remove what a prefix cache keeps on disk",
+         "DIR is the folder of --prefix-cache-disk; its blocks of all models go, other files stay. While a "
+         "server uses it, it is refused.",
+         2},
     [DSE_VERB_DEVICES] = {"devices", "devices [flags]", "list what could run a model, and why not", "", 0},
     [DSE_VERB_VERSION] = {"version", "version [flags]", "version, compiler, CPU features", "", 0},
     [DSE_VERB_TOP] = {"top", "top [flags]", "watch a running server",

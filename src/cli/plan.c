@@ -1,6 +1,8 @@
 /* Engine options from flags, and the memory plan as people read it. */
 #include "cli/plan.h"
 
+#include <string.h>
+
 #include "base/cgroup.h"
 #include "base/cpu.h"
 #include "cli/streams.h"
@@ -9,6 +11,7 @@
 void dse_cli_engine_options(const struct dse_options *options, int max_concurrent, int max_queue,
                             struct dse_engine_options *out)
 {
+    const bool serve = options->verb == DSE_VERB_SERVE; /* elsewhere there is one request at a time */
     *out = (struct dse_engine_options){
         .context_length = dse_opt_int(options, DSE_OPT_MAX_MODEL_LEN),
         .max_concurrent = max_concurrent,
@@ -16,6 +19,15 @@ void dse_cli_engine_options(const struct dse_options *options, int max_concurren
         .kv_bytes = (uint64_t)dse_opt_int(options, DSE_OPT_KV_MEMORY),
         .chunk_tokens = (int)dse_opt_int(options, DSE_OPT_CHUNK),
         .memory_fraction = dse_opt_real(options, DSE_OPT_MEMORY_FRACTION),
+        .prefix_caching = dse_opt_flag(options, DSE_OPT_PREFIX_CACHING),
+        .prefix_cache_bytes = (uint64_t)dse_opt_int(options, DSE_OPT_PREFIX_MEMORY),
+        .prefix_cache_disk = dse_opt_text(options, DSE_OPT_PREFIX_DISK),
+        .prefix_cache_disk_bytes = (uint64_t)dse_opt_int(options, DSE_OPT_PREFIX_SPACE),
+        .priority_policy = serve && strcmp(dse_opt_text(options, DSE_OPT_PRIORITY_POLICY), "token") == 0
+                               ? DSE_POLICY_TOKEN
+                               : DSE_POLICY_REQUEST,
+        .priority_quantum = serve ? (int)dse_opt_int(options, DSE_OPT_PRIORITY_QUANTUM) : 0,
+        .priority_ageing_ns = serve ? (uint64_t)(dse_opt_real(options, DSE_OPT_PRIORITY_AGEING) * 1e9) : 0,
         .warmup = dse_opt_flag(options, DSE_OPT_WARMUP),
     };
 }
@@ -42,5 +54,7 @@ void dse_cli_print_plan(const struct dse_model *model, const struct dse_memory_p
     if (plan->locked_bytes > 0)
         dse_talk("        of them %s are locked in memory, and of %s of experts the chosen ones are read\n",
                  dse_format_bytes(plan->locked_bytes, a), dse_format_bytes(plan->expert_bytes, b));
+    if (info.numerics == DSE_NUMERICS_FAST)
+        dse_talk("numerics fast: results depend on how a prompt is cut into steps\n");
     dse_talk("context %lld tokens a request, %d at once\n", (long long)plan->context_length, plan->max_concurrent);
 }

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "base/random.h"
 #include "cli/input.h"
 #include "cli/model_arguments.h"
@@ -14,11 +15,26 @@
 #include "cli/terminal.h"
 #include "text/chat_prompt.h"
 #include "text/grammar.h"
+#include "text/json_schema.h"
 
-/* --grammar-file compiled. */
+/* Messages of the compiler say which option they are about; the exit code is that of a bad value. */
+static enum dse_status load_schema(struct dse_run_session *session, const char *path, struct dse_error *err)
+{
+    json_t *schema = NULL;
+    enum dse_status status = dse_json_read(path, DSE_GRAMMAR_MAX_SOURCE_BYTES, &schema, err);
+    if (status == DSE_OK) status = dse_json_schema_compile(schema, path, 0, &session->grammar, err);
+    json_decref(schema);
+    return status;
+}
+
+/* --grammar-file or --json-schema compiled. */
 static enum dse_status load_grammar(struct dse_run_session *session, struct dse_error *err)
 {
     const char *path = dse_opt_text(session->options, DSE_OPT_GRAMMAR);
+    const char *schema = dse_opt_text(session->options, DSE_OPT_JSON_SCHEMA);
+    if (path != NULL && schema != NULL)
+        return dse_fail(err, DSE_ERR_INVALID, "--grammar-file and --json-schema cannot be given together");
+    if (schema != NULL) return load_schema(session, schema, err);
     if (path == NULL) return DSE_OK;
     char *source;
     size_t bytes;
@@ -186,7 +202,10 @@ enum dse_status dse_run_generate(struct dse_run_session *session, const struct d
     generation.request.max_tokens = session->max_tokens;
     generation.request.sampling = session->sampling;
     generation.request.grammar = session->grammar;
-    generation.request.grammar_after_token = -1;
+    /* What is thought is free; the grammar is for the answer. */
+    generation.request.grammar_after_token = session->grammar && opens_thinking
+                                                 ? dse_tokenizer_find_added(session->tokenizer, "</think>")
+                                                 : -1;
     return dse_generate_text(session->engine, &generation, &dse_terminal_interrupted, result, err);
 }
 

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
@@ -34,7 +35,7 @@
 /* Texts that the server options point into. */
 struct serve_texts {
     char *key_file, *names, *origins, *chat_template;
-    const char *keys[MAX_KEYS];
+    struct dse_api_key keys[MAX_KEYS];
     const char *name_list[MAX_NAMES];
     const char *origin_list[MAX_NAMES];
     char node_id[DSE_LOG_NODE_BYTES];
@@ -66,6 +67,28 @@ static int split(char *text, const char *separators, char comment, const char **
     return count;
 }
 
+/* "KEY" or "KEY priority=N". The key is kept out of messages. */
+static enum dse_status read_key_line(const char *path, int number, char *line, struct dse_api_key *key,
+                                     struct dse_error *err)
+{
+    static const char name[] = "priority=";
+    const size_t bytes = strcspn(line, " \t");
+    const char *rest = line + bytes + strspn(line + bytes, " \t");
+    *key = (struct dse_api_key){.text = line};
+    if (*rest == '\0') return DSE_OK;
+    char *end = NULL;
+    const bool named = strncmp(rest, name, sizeof name - 1) == 0;
+    const long value = named ? strtol(rest + sizeof name - 1, &end, 10) : 0;
+    if (!named || end == rest + sizeof name - 1 || *end != '\0' || value < -DSE_MAX_PRIORITY ||
+        value > DSE_MAX_PRIORITY)
+        return dse_fail(err, DSE_ERR_INVALID, "%s: what follows key %d must be priority=N, an integer from %d to %d",
+                        path, number + 1, -DSE_MAX_PRIORITY, DSE_MAX_PRIORITY);
+    line[bytes] = '\0';
+    key->has_priority = true;
+    key->priority = (int)value;
+    return DSE_OK;
+}
+
 static enum dse_status read_keys(const struct dse_options *options, struct serve_texts *texts,
                                  struct dse_server_options *server, struct dse_error *err)
 {
@@ -75,7 +98,7 @@ static enum dse_status read_keys(const struct dse_options *options, struct serve
     for (; count < keys->count; count++) {
         if (keys->list[count][strspn(keys->list[count], " \t\r\n")] == '\0')
             return dse_fail(err, DSE_ERR_INVALID, "--api-key is empty");
-        texts->keys[count] = keys->list[count];
+        texts->keys[count].text = keys->list[count];
     }
     if (path != NULL) {
         size_t bytes;
@@ -84,8 +107,13 @@ static enum dse_status read_keys(const struct dse_options *options, struct serve
         if (memchr(texts->key_file, '\0', bytes) != NULL)
             return dse_fail(err, DSE_ERR_INVALID, "%s has NUL bytes; expected one key per line", path);
         size_t mark = strncmp(texts->key_file, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0; /* of editors on Windows */
-        int n = split(texts->key_file + mark, "\r\n", '#', texts->keys + count, MAX_KEYS - count);
+        const char *lines[MAX_KEYS];
+        int n = split(texts->key_file + mark, "\r\n", '#', lines, MAX_KEYS - count);
         if (n < 0) return dse_fail(err, DSE_ERR_LIMIT, "%s: more than %d keys", path, MAX_KEYS);
+        for (int i = 0; i < n; i++) {
+            status = read_key_line(path, i, (char *)lines[i], &texts->keys[count + i], err);
+            if (status != DSE_OK) return status;
+        }
         if (n == 0) return dse_fail(err, DSE_ERR_INVALID, "%s holds no key", path);
         count += n;
     }

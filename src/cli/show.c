@@ -73,9 +73,10 @@ static enum dse_status print_json(const struct dse_model_file *file, struct dse_
         experts = json_pack("{s:i, s:i, s:i, s:i, s:i}", "count", c->moe.n_experts, "used", c->moe.n_used, "shared",
                             c->moe.n_shared, "ffn", c->moe.n_ff, "dense_layers", c->moe.n_dense_layers);
     if (c->latent.kv_rank > 0)
-        latent = json_pack("{s:i, s:i, s:i, s:i, s:i, s:i}", "kv_rank", c->latent.kv_rank, "q_rank", c->latent.q_rank,
-                           "nope", c->latent.nope, "rope", c->latent.rope, "value", c->latent.v, "indexed_keys",
-                           c->indexer.top_k);
+        latent = json_pack("{s:i, s:i, s:i, s:i, s:i, s:i, s:I}", "kv_rank", c->latent.kv_rank, "q_rank",
+                           c->latent.q_rank, "nope", c->latent.nope, "rope", c->latent.rope, "value", c->latent.v,
+                           "indexed_keys", c->indexer.top_k, "fast_numerics_bytes",
+                           (json_int_t)dse_expansion_bytes(file, false));
     json_t *root = json_pack(
         "{s:o, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:b, "
         "s:b, s:I, s:I, s:o, s:o*, s:o*, s:s*}",
@@ -126,6 +127,9 @@ static void print_text(const struct dse_model_file *file)
                                  : dse_chat_builtin_for(c->arch_name) != NULL ? "built-in rendering"
                                                                               : "no template");
     printf("KV cache      %s a token\n", dse_format_bytes(per_token, a));
+    if (c->latent.kv_rank > 0)
+        printf("numerics      fast ones need %s of weights more\n",
+               dse_format_bytes(dse_expansion_bytes(file, false), a));
     printf("\n%10s %12s %16s\n", "context", "KV", "weights + KV");
     long long steps[MAX_STEPS];
     int n_steps = context_steps(c, steps);

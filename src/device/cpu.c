@@ -21,6 +21,7 @@ static const struct dse_device_ops cpu_ops = {
     .latent_store = dse_cpu_latent_store,
     .head_project = dse_cpu_head_project,
     .latent_attention = dse_cpu_latent_attention,
+    .expanded_attention = dse_cpu_expanded_attention,
     .index_keys = dse_cpu_index_keys,
     .route = dse_cpu_route,
     .moe = dse_cpu_moe,

@@ -7,6 +7,7 @@
 
 #include "device/device.h"
 #include "kernels/attention.h"
+#include "kernels/expanded.h"
 
 /* Up to this many rows every thread prepares the activations for itself instead of meeting the others at a barrier. */
 #define CPU_PRIVATE_ROWS 4
@@ -18,17 +19,33 @@
 /* Partial attention results that may wait for their merge, per thread. */
 #define CPU_ATTENTION_SLOTS 32
 
+/* Rows of a sequence whose attention in expanded form a thread computes in one go: keys and values are computed from
+ * the latents once for so many. */
+#define CPU_EXPANDED_ROWS 1024
+
+/* Attention in expanded form; a head at a time, `key` is nope + rope values, `value` v in whole vectors. */
+struct cpu_expanded {
+    float *latents;   /* [DSE_EXPANDED_KEYS][key width of the cache] */
+    void *latents_s8; /* their s8 form */
+    float *plain;     /* [DSE_EXPANDED_KEYS][nope] keys on their way to be turned */
+    float *keys;      /* [key][DSE_ATTENTION_SCORES] of a split */
+    float *values;    /* [DSE_KV_SPLIT_TOKENS][value] */
+    float *q, *part;  /* of a tile: [DSE_ATTENTION_COLUMNS][key], [value] */
+    float *m, *l, *o; /* running results: [CPU_EXPANDED_ROWS], [], [][value] */
+};
+
 /* One thread's memory. */
 struct cpu_thread {
-    float *normed;     /* [CPU_PRIVATE_ROWS][widest input] */
-    void *activation;  /* of CPU_PRIVATE_ROWS rows, widest input; or of CPU_HEAD_ROWS rows of a head */
-    float *up;         /* [CPU_CHUNK_ROWS][CPU_CHUNK_PANELS * 16] */
-    float *q;          /* [DSE_ATTENTION_COLUMNS][width] */
-    float *scores;     /* [DSE_ATTENTION_COLUMNS][DSE_ATTENTION_SCORES] */
-    float *block;      /* [32][width] */
-    float *dots;       /* latent attention: [32][DSE_ATTENTION_COLUMNS] */
-    float *m, *l, *o;  /* a partial result: [columns], [columns], [columns][width of a value] */
-    float *k_head;     /* [width] a key on its way into the cache */
+    float *normed;    /* [CPU_PRIVATE_ROWS][widest input] */
+    void *activation; /* of CPU_PRIVATE_ROWS rows, widest input; or of CPU_HEAD_ROWS rows of a head */
+    float *up;        /* [CPU_CHUNK_ROWS][CPU_CHUNK_PANELS * 16] */
+    float *q;         /* [DSE_ATTENTION_COLUMNS][width] */
+    float *scores;    /* [DSE_ATTENTION_COLUMNS][DSE_ATTENTION_SCORES] */
+    float *block;     /* [32][width] */
+    float *dots;      /* latent attention: [32][DSE_ATTENTION_COLUMNS] */
+    float *m, *l, *o; /* a partial result: [columns], [columns], [columns][width of a value] */
+    float *k_head;    /* [width] a key on its way into the cache */
+    struct cpu_expanded expanded;
     float *index_dots; /* indexer: [Hi][32] */
     float *gathered;   /* mixture of experts: [CPU_MOE_ROWS][D] rows of one expert, */
     void *gathered_s8; /* their s8 form, */
@@ -157,6 +174,11 @@ void dse_cpu_latent_store(struct dse_device *device, const struct dse_device_wei
                           const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *ck);
 void dse_cpu_head_project(struct dse_device *device, const struct dse_head_matrix *w, const float *x, size_t x_stride,
                           int n_rows, float *y);
+
+/* cpu_expanded.c */
+void dse_cpu_expanded_attention(struct dse_device *device, const struct dse_device_weights *weights, int layer,
+                                const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *q,
+                                float *out);
 
 /* cpu_index.c */
 void dse_cpu_index_keys(struct dse_device *device, const struct dse_device_weights *weights, int layer,

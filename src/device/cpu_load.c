@@ -139,6 +139,42 @@ static void add_matrix(struct loader *loader, const struct dse_tensor *tensor, s
     add(loader, (struct cpu_source){.tensor = tensor, .matrix = matrix}, loader->f32);
 }
 
+/* W_uk as the expanded form needs it, a row per value of a key; see struct dse_layer. */
+static struct cpu_source expansion_source(const struct dse_model_file *file, const struct dse_kv_b_tensors *kv_b,
+                                          struct dse_head_matrix *heads)
+{
+    const struct dse_latent_config *latent = &file->config.latent;
+    const size_t nope = (size_t)latent->nope, rank = (size_t)latent->kv_rank, n_heads = (size_t)file->config.n_heads;
+    struct cpu_source source = {.matrix = &heads->head, .head_bytes = &heads->head_bytes, .n_heads = n_heads};
+    heads->n_heads = file->config.n_heads;
+    if (kv_b->joined != NULL) {
+        source.tensor = kv_b->joined;
+        source.group_rows = nope + (size_t)latent->v;
+        source.n_rows = nope;
+    } else {
+        source.tensor = kv_b->k_b;
+        source.group_rows = source.n_rows = rank;
+        source.transposed = source.to_blocks = true;
+    }
+    return source;
+}
+
+uint64_t dse_expansion_bytes(const struct dse_model_file *file, bool f32)
+{
+    uint64_t sum = 0;
+    for (int i = 0; file->config.latent.kv_rank > 0 && i < dse_layers_used(&file->config); i++) {
+        struct dse_head_matrix heads;
+        struct cpu_packed_shape shape;
+        struct cpu_source source = expansion_source(file, &file->layers[i].kv_b, &heads);
+        /* as dse_cpu_source_layout, but for weights so large that they become f32: those are found by reading them */
+        source.layout = dse_matrix_layout(source.tensor->type, source.tensor->shape[source.tensor->n_dims - 1], f32);
+        if (source.transposed && dse_layout_uses_s8(source.layout))
+            source.layout = source.n_rows % DSE_ACT_BLOCK == 0 ? DSE_LAYOUT_Q8 : DSE_LAYOUT_F16;
+        if (dse_cpu_source_shape(&source, &shape)) sum += (uint64_t)shape.n_matrices * shape.matrix_bytes;
+    }
+    return sum;
+}
+
 /* One matrix per head out of `group_rows` rows a head. */
 static void add_heads(struct loader *loader, const struct dse_tensor *tensor, struct dse_head_matrix *heads,
                       size_t group_rows, size_t first_row, size_t n_rows, bool transposed)
@@ -170,6 +206,7 @@ static void add_latent(struct loader *loader, const struct dse_layer_tensors *t,
         add_heads(loader, t->kv_b.k_b, &layer->k_b, rank, 0, rank, false);
         add_heads(loader, t->kv_b.v_b, &layer->v_b, v, 0, v, false);
     }
+    if (latent->expand) add(loader, expansion_source(loader->file, &t->kv_b, &layer->k_up), loader->f32);
     add_matrix(loader, t->indexer.q_b, &layer->index_q);
     add_matrix(loader, t->indexer.k, &layer->index_k);
     add_matrix(loader, t->indexer.weights, &layer->index_weights);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/checked.h"
+#include "kernels/vector.h"
 #include "quant/fp8.h"
 
 #define UNIT_ROWS 256 /* of a whole matrix */
@@ -95,6 +96,8 @@ enum dse_layout dse_cpu_source_layout(const struct cpu_source *source, bool f32)
     /* A block of 8-bit values has a scale in f16, so its weights may be a hundred times what f16 holds. Steps below the
      * scale do not exist, so nothing is too small. */
     const bool fits = layout == DSE_LAYOUT_FP8 || layout == DSE_LAYOUT_F16 || blocks_fit_f16(source);
+    if (fits && source->to_blocks && dse_layout_uses_s8(layout) && source->n_rows % DSE_ACT_BLOCK == 0)
+        return DSE_LAYOUT_Q8;
     return fits ? DSE_LAYOUT_F16 : DSE_LAYOUT_F32;
 }
 
@@ -159,6 +162,13 @@ static void pack_transposed(const struct cpu_source *source, size_t first, float
         for (size_t j = 0; j < n; j++)
             turned[i * n + j] = scratch[j * cols + i];
     enum dse_type type = DSE_TYPE_F32;
+    if (source->layout == DSE_LAYOUT_Q8) {
+        struct dse_vector_ops vector;
+        dse_vector_ops_pick(&vector);
+        vector.shrink(turned, n * cols, (uint8_t *)scratch); /* n is a number of blocks: none lies in two rows */
+        dse_matrix_pack(DSE_TYPE_Q8_0, scratch, n, 0, cols, source->layout, out, 0);
+        return;
+    }
     if (source->layout != DSE_LAYOUT_F32) {
         narrow(source->layout, turned, n * cols);
         type = source->layout == DSE_LAYOUT_BF16 ? DSE_TYPE_BF16 : DSE_TYPE_F16;

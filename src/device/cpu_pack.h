@@ -13,6 +13,7 @@ struct cpu_source {
     size_t *head_bytes;        /* NULL: one matrix, the whole tensor */
     size_t n_heads, group_rows, first_row, n_rows;
     bool transposed; /* a head's matrix is the transpose of those rows */
+    bool to_blocks;  /* what is transposed and was quantized is quantized again, along its new rows */
     enum dse_layout layout;
 };
 
@@ -24,7 +25,8 @@ struct cpu_packed_shape {
 /* False if it cannot be packed: the columns are no whole number of blocks, or the size overflows. */
 bool dse_cpu_source_shape(const struct cpu_source *source, struct cpu_packed_shape *shape);
 /* Which layout holds its values; f32: everything as f32. What is transposed loses its blocks and becomes 16-bit floats,
- * or f32 where those would not do. Reads the scales of all blocks, of what is transposed or F8_E4M3. */
+ * or f32 where those would not do, or with to_blocks Q8_0. Reads the scales of all blocks, of what is transposed or
+ * F8_E4M3. */
 enum dse_layout dse_cpu_source_layout(const struct cpu_source *source, bool f32);
 
 /* Independent pieces of the work, and the floats of scratch that each needs. */

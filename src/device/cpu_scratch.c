@@ -50,8 +50,28 @@ static size_t widest_input(const struct dse_config *config)
     return widest;
 }
 
+static struct cpu_expanded carve_expanded(struct carver *carver, const struct dse_latent_config *latent,
+                                          size_t max_rows)
+{
+    struct cpu_expanded e = {0};
+    if (!latent->expand) return e;
+    const size_t rows = max_rows < CPU_EXPANDED_ROWS ? max_rows : CPU_EXPANDED_ROWS;
+    const size_t key = (size_t)latent->nope + (size_t)latent->rope, value = dse_attention_width(latent->v);
+    e.latents = carve(carver, DSE_EXPANDED_KEYS * dse_latent_key_width(latent->kv_rank, latent->rope), sizeof(float));
+    e.latents_s8 = carve(carver, dse_activation_bytes(DSE_EXPANDED_KEYS, (size_t)latent->kv_rank), 1);
+    e.plain = carve(carver, DSE_EXPANDED_KEYS * dse_expanded_key_stride(latent->nope), sizeof(float));
+    e.keys = carve(carver, key * DSE_ATTENTION_SCORES, sizeof(float));
+    e.values = carve(carver, DSE_KV_SPLIT_TOKENS * dse_expanded_value_stride(latent->v), sizeof(float));
+    e.q = carve(carver, DSE_ATTENTION_COLUMNS * dse_expanded_key_stride((int)key), sizeof(float));
+    e.part = carve(carver, DSE_ATTENTION_COLUMNS * value, sizeof(float));
+    e.m = carve(carver, rows, sizeof(float));
+    e.l = carve(carver, rows, sizeof(float));
+    e.o = carve(carver, rows * value, sizeof(float));
+    return e;
+}
+
 static void carve_thread(struct carver *carver, struct cpu_thread *thread, const struct dse_config *config,
-                         size_t widest, struct widths widths)
+                         size_t widest, struct widths widths, size_t max_rows)
 {
     const size_t moe_rows = config->moe.n_experts > 0 ? CPU_MOE_ROWS : 0, embd = (size_t)config->n_embd;
     const struct dse_latent_config *latent = &config->latent;
@@ -70,6 +90,7 @@ static void carve_thread(struct carver *carver, struct cpu_thread *thread, const
     t.l = carve(carver, DSE_ATTENTION_COLUMNS, sizeof(float));
     t.o = carve(carver, DSE_ATTENTION_COLUMNS * widths.value, sizeof(float));
     t.k_head = carve(carver, widths.key, sizeof(float));
+    t.expanded = carve_expanded(carver, latent, max_rows);
     t.index_dots = carve(carver, (size_t)config->indexer.n_heads * DSE_KV_BLOCK_TOKENS, sizeof(float));
     t.gathered = carve(carver, moe_rows * embd, sizeof(float));
     t.gathered_s8 = carve(carver, dse_activation_bytes(moe_rows, embd), 1);
@@ -117,7 +138,7 @@ static size_t plan(struct cpu_state *state, const struct dse_config *config, int
     state->widest = widest;
     state->threads = carve(&carver, (size_t)n_threads, sizeof *state->threads);
     for (int i = 0; i < n_threads; i++)
-        carve_thread(&carver, state->threads != NULL ? &state->threads[i] : NULL, config, widest, widths);
+        carve_thread(&carver, state->threads != NULL ? &state->threads[i] : NULL, config, widest, widths, rows);
     size_t normed;
     if (!dse_mul_size(rows, (size_t)config->n_embd, &normed)) return SIZE_MAX;
     state->normed = carve(&carver, normed, sizeof(float));

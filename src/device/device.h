@@ -41,6 +41,7 @@ struct dse_layer {
     struct dse_matrix q_a, q_b, kv_a;
     const float *q_a_norm, *kv_a_norm; /* [Rq] [R] */
     struct dse_head_matrix k_b, v_b;   /* per head [R, nope] (transposed: q_nope to latent) and [v, R] */
+    struct dse_head_matrix k_up;       /* per head [nope, R]: latent to key; only with config.latent.expand */
 
     struct dse_matrix index_q, index_k, index_weights;
     const float *index_k_norm, *index_k_norm_bias; /* [di] */
@@ -82,6 +83,9 @@ struct dse_device_weights {
     void *storage;                 /* of the device: packed memory or map */
     size_t storage_bytes;
 };
+
+/* Bytes that k_up takes in all layers on the CPU; 0: the model has no latent attention. */
+uint64_t dse_expansion_bytes(const struct dse_model_file *file, bool f32);
 
 /* How the cache of a model lies in memory; prediction layers in use have their part after the decoder layers'. */
 struct dse_kv_layout dse_kv_layout_of(const struct dse_config *config, enum dse_kv_type type);
@@ -150,6 +154,12 @@ struct dse_device_ops {
     void (*latent_attention)(struct dse_device *device, const struct dse_config *config, int layer,
                              const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *q,
                              const float *absorbed, const struct dse_key_choice *choice, float *out);
+    /* out [n, H, v]: the same attention in expanded form, for rows of one sequence at consecutive positions that see
+     * all keys up to their own. Keys and values of a head are computed from the latents, block by block. Its rounding
+     * is not the absorbed form's; a row's bits do not depend on the other rows. Only with config.latent.expand. */
+    void (*expanded_attention)(struct dse_device *device, const struct dse_device_weights *weights, int layer,
+                               const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *q,
+                               float *out);
     /* V3.2: stores the indexer key of every row, then chooses the keys of every row */
     void (*index_keys)(struct dse_device *device, const struct dse_device_weights *weights, int layer,
                        const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *x,

@@ -39,6 +39,10 @@ static enum dse_status check_spec(const struct dse_model *model, const struct ds
                            DSE_MAX_CHUNK_TOKENS);
     if (spec->n_prompt < 0 || spec->n_gen < 0 || spec->n_depth < 0 || (spec->n_prompt == 0 && spec->n_gen == 0))
         return dse_fail_at(err, DSE_ERR_INVALID, "n_prompt", -1, "a benchmark needs prompt or output tokens");
+    if (spec->numerics == DSE_NUMERICS_FAST && !model->file->config.latent.expand)
+        return dse_fail_at(err, DSE_ERR_INVALID, "numerics", -1,
+                           "fast numerics were asked for, and %s was not opened with them or has no latent attention",
+                           model->info.path);
     int64_t length = (int64_t)spec->n_depth + spec->n_prompt + spec->n_gen;
     if (length <= context) return DSE_OK;
     enum dse_status status = dse_fail_at(err, DSE_ERR_TOO_LONG, "n_depth", -1,
@@ -90,6 +94,7 @@ static enum dse_status prepare(struct bench *b, struct dse_error *err)
     status = dse_kv_pool_init(&b->pool, &b->model->kv_layout, (int)n_blocks, err);
     if (status == DSE_OK) status = dse_forward_init(&b->forward, b->model, max_rows, DSE_LOGIT_ROWS, err);
     if (status != DSE_OK) return status;
+    b->forward.expand = spec->numerics == DSE_NUMERICS_FAST;
     dse_bench_fill_pool(&b->pool);
     for (int i = 0; i < spec->n_seqs; i++) {
         struct dse_kv_sequence *sequence = &b->sequences[i];

@@ -12,6 +12,7 @@
 
 #include "engine/forward.h"
 #include "engine/kv_pool.h"
+#include "engine/prefix_disk.h"
 
 #define DEFAULT_MEMORY_FRACTION 0.9
 /* By default the pool takes at most this part of the memory, unless a single context needs more. */
@@ -171,6 +172,7 @@ enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_
     if (b.bytes > experts && b.bytes - experts > b.spare) b.spare = b.bytes - experts;
     status = dse_forward_plan(model, sizes->max_rows, sizes->max_out, &b.scratch_bytes, err);
     if (status != DSE_OK) return status;
+    if (o->prefix_cache_disk != NULL) b.scratch_bytes = sum(b.scratch_bytes, dse_prefix_disk_memory(b.block_bytes));
     int64_t context = o->context_length > 0 ? o->context_length : model->file->config.context_length;
     uint64_t blocks = 0;
     if (o->kv_bytes > 0) {

@@ -3,6 +3,7 @@
  * Any thread submits, cancels or looks; the lock that they share with the engine thread is held for a few loads and
  * stores, never while something is computed or a callback runs.
  */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,16 +13,21 @@
 #include "base/counters.h"
 #include "base/log.h"
 #include "engine/engine_internal.h"
+#include "engine/prefix_scope.h"
+#include "engine/prefix_tier.h"
 
-/* Prompts begin with small steps: how fast the machine is shows after the first. */
-#define FIRST_PREFILL_TOKENS 32
+/* Blocks that are in no file when the engine ends are written for so long. */
+#define SAVE_AT_END_NS            5000000000u
+#define DEFAULT_PREFIX_DISK_BYTES ((uint64_t)4 << 30)
 
 static void publish_gauges(struct dse_engine *engine)
 {
     const struct dse_scheduler *s = &engine->scheduler;
-    dse_gauge_set(DSE_GAUGE_REQUESTS_RUNNING, s->n_running);
-    dse_gauge_set(DSE_GAUGE_REQUESTS_WAITING, s->n_waiting);
+    const int active = dse_scheduler_active(s);
+    dse_gauge_set(DSE_GAUGE_REQUESTS_RUNNING, active);
+    dse_gauge_set(DSE_GAUGE_REQUESTS_WAITING, s->n_waiting + s->n_residents - active);
     dse_gauge_set(DSE_GAUGE_KV_BLOCKS_USED, dse_kv_pool_used(&s->pool));
+    dse_gauge_set(DSE_GAUGE_KV_BLOCKS_CACHED, s->pool.cache.n_parked);
 }
 
 void dse_engine_unregister(struct dse_engine *engine, struct dse_task *task)
@@ -59,8 +65,8 @@ static void free_dead(struct dse_engine *engine)
 static void finish_all(struct dse_engine *engine, enum dse_finish finish, const struct dse_error *error)
 {
     struct dse_scheduler *s = &engine->scheduler;
-    while (s->n_running > 0)
-        finish_task(engine, s->running[s->n_running - 1], finish, error);
+    while (s->n_residents > 0)
+        finish_task(engine, s->residents[s->n_residents - 1], finish, error);
     while (s->waiting != NULL)
         finish_task(engine, s->waiting, finish, error);
 }
@@ -68,9 +74,9 @@ static void finish_all(struct dse_engine *engine, enum dse_finish finish, const 
 static void finish_cancelled(struct dse_engine *engine)
 {
     struct dse_scheduler *s = &engine->scheduler;
-    for (int i = s->n_running - 1; i >= 0; i--)
-        if (atomic_load_explicit(&s->running[i]->cancelled, memory_order_relaxed))
-            finish_task(engine, s->running[i], DSE_FINISH_CANCELLED, NULL);
+    for (int i = s->n_residents - 1; i >= 0; i--)
+        if (atomic_load_explicit(&s->residents[i]->cancelled, memory_order_relaxed))
+            finish_task(engine, s->residents[i], DSE_FINISH_CANCELLED, NULL);
     for (struct dse_task *task = s->waiting, *next; task != NULL; task = next) {
         next = task->next;
         if (atomic_load_explicit(&task->cancelled, memory_order_relaxed))
@@ -85,7 +91,45 @@ static void fail_all_truncated(struct dse_engine *engine)
     (void)dse_fail_at(&error, DSE_ERR_UNAVAILABLE, engine->model->info.path, -1,
                       "model file %s was truncated while in use: restart with a whole file", engine->model->info.path);
     dse_log(DSE_LOG_ERROR, "engine", "%s", error.message);
+    if (engine->disk != NULL) dse_prefix_tier_stop_saving(&engine->scheduler.pool);
     finish_all(engine, DSE_FINISH_ERROR, &error);
+}
+
+/* Runs on the thread of the disk tier. */
+static void on_disk_news(void *user)
+{
+    struct dse_engine *engine = user;
+    pthread_mutex_lock(&engine->lock);
+    engine->disk_news = true;
+    pthread_cond_signal(&engine->wake);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+/* While requests run, a step waits for the copy of one block at most. */
+static void save(struct dse_engine *engine)
+{
+    struct dse_scheduler *s = &engine->scheduler;
+    const uint64_t begin_ns = dse_clock_ns();
+    if (engine->disk == NULL) return;
+    dse_prefix_tier_save(&s->pool, engine->disk, s->n_residents > 0 ? 1 : INT_MAX);
+    dse_step_meter_swapped(&engine->meter, begin_ns);
+}
+
+/* What is in no file yet, before the memory goes. */
+static void save_rest(struct dse_engine *engine)
+{
+    const uint64_t end = dse_clock_ns() + SAVE_AT_END_NS;
+    if (engine->disk == NULL) return;
+    for (save(engine); engine->scheduler.pool.cache.unsaved >= 0 && dse_clock_ns() < end; save(engine)) {
+        struct timespec until;
+        (void)clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        pthread_mutex_lock(&engine->lock);
+        while (!engine->disk_news && pthread_cond_timedwait(&engine->wake, &engine->lock, &until) == 0)
+            ;
+        engine->disk_news = false;
+        pthread_mutex_unlock(&engine->lock);
+    }
 }
 
 /* Sleeps while there is nothing to do. Moves new tasks to the scheduler; false when the engine is to end. */
@@ -93,10 +137,11 @@ static bool receive(struct dse_engine *engine, bool *cancels)
 {
     struct dse_scheduler *s = &engine->scheduler;
     const uint64_t asked_ns = dse_clock_ns();
+    bool idle = s->n_residents == 0 && (s->waiting == NULL || s->n_loads > 0);
     pthread_mutex_lock(&engine->lock);
-    while (!engine->stopping && engine->inbox == NULL && !engine->cancel_pending && s->n_running == 0 &&
-           s->waiting == NULL)
+    while (idle && !engine->stopping && engine->inbox == NULL && !engine->cancel_pending && !engine->disk_news)
         pthread_cond_wait(&engine->wake, &engine->lock);
+    engine->disk_news = false;
     struct dse_task *arrived = engine->inbox;
     engine->inbox = NULL;
     engine->inbox_end = &engine->inbox;
@@ -108,7 +153,7 @@ static bool receive(struct dse_engine *engine, bool *cancels)
     while (arrived != NULL) {
         struct dse_task *task = arrived;
         arrived = task->next;
-        dse_scheduler_enqueue(s, task);
+        dse_scheduler_enqueue(s, task, dse_clock_ns());
     }
     return !stopping;
 }
@@ -120,35 +165,40 @@ static void *engine_main(void *argument)
     bool cancels;
     while (receive(engine, &cancels)) {
         if (cancels) finish_cancelled(engine);
-        if (s->n_running > 0 || s->waiting != NULL) {
+        dse_scheduler_collect(s);
+        if (s->n_residents > 0 || s->waiting != NULL) {
             if (!dse_model_intact(engine->model)) fail_all_truncated(engine);
             dse_scheduler_admit(s, dse_clock_ns());
             publish_gauges(engine);
-            if (!dse_engine_step(engine) && s->n_running == 0 && s->waiting != NULL) {
+            if (!dse_engine_step(engine) && s->n_residents == 0 && s->waiting != NULL && s->n_loads == 0) {
                 /* Nothing runs and the first in line cannot: submit should have refused it. Never spin on it. */
                 struct dse_error error;
                 (void)dse_fail(&error, DSE_ERR_INTERNAL, "the request does not fit an empty KV pool");
                 finish_task(engine, s->waiting, DSE_FINISH_ERROR, &error);
             }
         }
+        save(engine);
         publish_gauges(engine);
         free_dead(engine);
     }
     finish_all(engine, DSE_FINISH_CANCELLED, NULL);
     free_dead(engine);
+    save_rest(engine);
     return NULL;
 }
 
 /* ---- life ---- */
 
-static enum dse_status take_buffers(struct dse_engine *engine, struct dse_error *err)
+static enum dse_status take_buffers(struct dse_engine *engine, const struct dse_engine_options *options,
+                                    struct dse_error *err)
 {
     const struct dse_engine_sizes *sizes = &engine->sizes;
     const struct dse_model *model = engine->model;
     size_t tokens = model->tokenizer != NULL ? dse_tokenizer_count(model->tokenizer) : 0;
     if (tokens < (size_t)model->file->config.n_vocab) tokens = (size_t)model->file->config.n_vocab;
     enum dse_status status = dse_scheduler_init(&engine->scheduler, &model->kv_layout, sizes->n_blocks,
-                                                sizes->plan.max_concurrent, sizes->max_sequences, err);
+                                                sizes->plan.max_concurrent, sizes->max_sequences,
+                                                sizes->plan.max_concurrent + sizes->max_queue, options, err);
     if (status == DSE_OK)
         status = dse_forward_init(&engine->forward, engine->model, sizes->max_rows, sizes->max_out, err);
     if (status != DSE_OK) return status;
@@ -159,6 +209,31 @@ static enum dse_status take_buffers(struct dse_engine *engine, struct dse_error 
     if (engine->out_rows == NULL || engine->out_index == NULL || engine->choice_logits == NULL || engine->mask == NULL)
         return dse_fail_memory(err, tokens * sizeof(float), "step buffers");
     return DSE_OK;
+}
+
+/* Without the bound that was asked for, all of the pool may be remembered. */
+static enum dse_status start_cache(struct dse_engine *engine, const struct dse_engine_options *options,
+                                   struct dse_error *err)
+{
+    struct dse_kv_pool *pool = &engine->scheduler.pool;
+    if (options == NULL) return DSE_OK;
+    if (options->prefix_cache_disk != NULL && !options->prefix_caching)
+        return dse_fail_at(err, DSE_ERR_INVALID, "prefix_cache_disk", -1,
+                           "a prefix cache on disk (--prefix-cache-disk) was asked for, and prefix caching is off");
+    if (!options->prefix_caching) return DSE_OK;
+    uint64_t blocks = (uint64_t)pool->n_blocks;
+    if (options->prefix_cache_bytes > 0 && options->prefix_cache_bytes / pool->layout.block_bytes < blocks)
+        blocks = options->prefix_cache_bytes / pool->layout.block_bytes;
+    dse_prefix_model(engine->model, engine->model_identity);
+    enum dse_status status = dse_kv_pool_cache(pool, (int)blocks, err);
+    if (status != DSE_OK || options->prefix_cache_disk == NULL) return status;
+    uint64_t space = options->prefix_cache_disk_bytes > 0 ? options->prefix_cache_disk_bytes
+                                                          : DEFAULT_PREFIX_DISK_BYTES;
+    status = dse_prefix_disk_open(options->prefix_cache_disk, space, engine->model_identity[0],
+                                  pool->layout.block_bytes, on_disk_news, engine, &engine->disk, err);
+    engine->scheduler.disk = engine->disk;
+    pool->cache.saving = engine->disk != NULL;
+    return status;
 }
 
 /* One row through all layers and the head: pages of the weights come in before the first client waits for them. */
@@ -199,11 +274,11 @@ enum dse_status dse_engine_create(struct dse_model *model, const struct dse_engi
     atomic_init(&engine->broken, false);
 
     enum dse_status status = dse_budget_plan(model, options, dse_cgroup_memory_limit(""), &engine->sizes, err);
-    if (status == DSE_OK) status = take_buffers(engine, err);
+    if (status == DSE_OK) status = take_buffers(engine, options, err);
+    if (status == DSE_OK) status = start_cache(engine, options, err);
     if (status != DSE_OK) goto fail;
     keep_core(engine);
-    engine->prefill_tokens = engine->sizes.chunk_tokens < FIRST_PREFILL_TOKENS ? engine->sizes.chunk_tokens
-                                                                               : FIRST_PREFILL_TOKENS;
+    dse_chunk_init(&engine->chunk, engine->sizes.chunk_tokens);
     if (options != NULL && options->warmup) warm_up(engine);
     dse_gauge_set(DSE_GAUGE_KV_BLOCKS_TOTAL, engine->sizes.n_blocks);
     dse_gauge_set(DSE_GAUGE_KV_BYTES, (int64_t)engine->sizes.plan.kv_bytes);
@@ -239,6 +314,7 @@ void dse_engine_free(struct dse_engine *engine)
             pthread_cond_wait(&engine->wake, &engine->lock);
         pthread_mutex_unlock(&engine->lock);
     }
+    dse_prefix_disk_close(engine->disk); /* first: it may be reading into the pool */
     dse_scheduler_deinit(&engine->scheduler);
     dse_forward_deinit(&engine->forward);
     dse_free(engine->out_rows);
@@ -338,6 +414,8 @@ enum dse_status dse_engine_submit(struct dse_engine *engine, const struct dse_re
         if (status != DSE_ERR_INVALID) dse_counter_add(DSE_COUNTER_REQUESTS_REJECTED, 1);
         return status;
     }
+    const struct dse_prefix_scope scope = dse_prefix_scope_of(engine->model_identity, request);
+    dse_task_set_scope(task, &scope);
     task->submitted_ns = dse_clock_ns();
     uint64_t number = post(engine, task);
     if (number == 0) {

@@ -30,18 +30,21 @@ struct dse_engine {
     struct dse_task *registry;
     int n_in_flight; /* accepted and not finished, also while submit still prepares one */
     bool cancel_pending, stopping;
+    bool disk_news; /* something was read or written */
     uint64_t next_id;
 
-    atomic_bool broken; /* the model file was truncated: nothing runs any more */
+    uint64_t model_identity[2]; /* for the prefix cache; constant */
+    atomic_bool broken;         /* the model file was truncated: nothing runs any more */
 
     /* The engine thread's own. */
     struct dse_scheduler scheduler;
+    struct dse_prefix_disk *disk; /* NULL: none */
     struct dse_forward forward;
     struct dse_out_row *out_rows; /* [max_rows] rows that want logits */
     int32_t *out_index;           /* [max_out] */
     float *choice_logits;         /* [V] copy for one of several choices */
     uint64_t *mask;               /* [(tokens + 63) / 64] grammar mask */
-    int prefill_tokens;           /* of a step, follows the speed of the machine */
+    struct dse_chunk chunk;       /* prompt tokens of a step */
     bool guarded;                 /* allocation is forbidden right now */
     struct dse_task *dead;        /* finished in this turn, freed at its end */
     struct dse_step_meter meter;

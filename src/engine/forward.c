@@ -86,6 +86,7 @@ enum dse_status dse_forward_init(struct dse_forward *forward, struct dse_model *
 {
     size_t offsets[PART_COUNT + 1];
     *forward = (struct dse_forward){.model = model, .max_rows = max_rows, .max_out = max_out};
+    forward->expand = model->file->config.latent.expand;
     if (!part_offsets(&model->file->config, max_rows, max_out, offsets))
         return dse_fail(err, DSE_ERR_NO_MEMORY, "scratch for %d rows overflows the address space", max_rows);
     enum dse_status status = dse_model_reserve(model, max_rows, err);

@@ -12,6 +12,7 @@
 struct dse_forward {
     struct dse_model *model; /* borrowed */
     int max_rows, max_out;
+    bool expand;                  /* fast numerics: as the model was opened, until someone clears it */
     int32_t *tokens, *positions;  /* [max_rows] behind rows */
     struct dse_kv_view *views;    /* [max_rows] */
     struct dse_rows rows;         /* the step being formed */

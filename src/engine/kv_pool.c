@@ -1,4 +1,4 @@
-/* Blocks of the KV cache: free list, reference counts, promises. Called by scheduler, eval and bench on one thread. */
+/* Blocks of the KV cache: free list, reference counts, promises, and what goes in and out of the prefix cache. Called by scheduler, eval and bench on one thread. */
 #include "engine/kv_pool.h"
 
 #include <string.h>
@@ -27,8 +27,14 @@ enum dse_status dse_kv_pool_init(struct dse_kv_pool *pool, const struct dse_kv_l
     return DSE_OK;
 }
 
+enum dse_status dse_kv_pool_cache(struct dse_kv_pool *pool, int max_parked, struct dse_error *err)
+{
+    return dse_prefix_init(&pool->cache, pool->n_blocks, max_parked, err);
+}
+
 void dse_kv_pool_deinit(struct dse_kv_pool *pool)
 {
+    dse_prefix_deinit(&pool->cache);
     if (pool->memory != NULL) dse_free_pages(pool->memory);
     dse_free(pool->free_blocks);
     dse_free(pool->references);
@@ -37,12 +43,12 @@ void dse_kv_pool_deinit(struct dse_kv_pool *pool)
 
 int dse_kv_pool_used(const struct dse_kv_pool *pool)
 {
-    return pool->n_blocks - pool->n_free;
+    return pool->n_blocks - pool->n_free - pool->cache.n_parked;
 }
 
 int dse_kv_pool_available(const struct dse_kv_pool *pool)
 {
-    return pool->n_free - pool->n_promised;
+    return pool->n_free + pool->cache.n_parked - pool->n_promised;
 }
 
 bool dse_kv_promise(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, int n_blocks)
@@ -51,6 +57,14 @@ bool dse_kv_promise(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, 
     pool->n_promised += n_blocks;
     sequence->promised += n_blocks;
     return true;
+}
+
+/* The caller made sure that there is one. */
+static int32_t unused_block(struct dse_kv_pool *pool)
+{
+    int32_t block = pool->n_free > 0 ? pool->free_blocks[--pool->n_free] : dse_prefix_evict(&pool->cache);
+    pool->references[block] = 1;
+    return block;
 }
 
 static bool take_block(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence)
@@ -62,10 +76,14 @@ static bool take_block(struct dse_kv_pool *pool, struct dse_kv_sequence *sequenc
     } else if (dse_kv_pool_available(pool) < 1) {
         return false;
     }
-    int32_t block = pool->free_blocks[--pool->n_free];
-    pool->references[block] = 1;
-    sequence->blocks[sequence->n_blocks++] = block;
+    sequence->blocks[sequence->n_blocks++] = unused_block(pool);
     return true;
+}
+
+void dse_kv_unpromise(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence)
+{
+    pool->n_promised -= sequence->promised;
+    sequence->promised = 0;
 }
 
 bool dse_kv_extend(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, int64_t length)
@@ -98,15 +116,87 @@ bool dse_kv_fork(struct dse_kv_pool *pool, const struct dse_kv_sequence *parent,
                bytes);
     }
     child->length = parent->length;
+    child->chain = parent->chain;
+    return true;
+}
+
+static void refer(struct dse_kv_pool *pool, int32_t block)
+{
+    if (pool->references[block]++ == 0) dse_prefix_unpark(&pool->cache, block);
+}
+
+static void drop(struct dse_kv_pool *pool, int32_t block)
+{
+    if (--pool->references[block] > 0) return;
+    if (dse_prefix_holds(&pool->cache, block)) block = dse_prefix_park(&pool->cache, block);
+    if (block >= 0) pool->free_blocks[pool->n_free++] = block;
+}
+
+void dse_kv_attach(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, const int32_t *tokens, int max_tokens)
+{
+    if (pool->cache.n_blocks == 0) return;
+    while (sequence->length + DSE_KV_BLOCK_TOKENS <= max_tokens && sequence->n_blocks < sequence->max_blocks) {
+        int32_t block = dse_prefix_find(&pool->cache, &sequence->chain, tokens + sequence->length);
+        if (block < 0) return;
+        refer(pool, block);
+        sequence->blocks[sequence->n_blocks++] = block;
+        sequence->length += DSE_KV_BLOCK_TOKENS;
+        dse_prefix_advance(&pool->cache, &sequence->chain, block);
+    }
+}
+
+void dse_kv_record(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, const int32_t *tokens)
+{
+    struct dse_prefix_chain *chain = &sequence->chain;
+    if (pool->cache.n_blocks == 0) return;
+    while (!chain->ended && (chain->n_blocks + 1) * DSE_KV_BLOCK_TOKENS <= sequence->length) {
+        int32_t *block = &sequence->blocks[chain->n_blocks];
+        int32_t kept = dse_prefix_add(&pool->cache, chain, tokens + chain->n_blocks * DSE_KV_BLOCK_TOKENS, *block,
+                                      NULL);
+        if (kept < 0) {
+            chain->ended = true;
+            return;
+        }
+        if (kept != *block) {
+            refer(pool, kept);
+            drop(pool, *block);
+            *block = kept;
+        }
+        dse_prefix_advance(&pool->cache, chain, kept);
+    }
+}
+
+int32_t dse_kv_take(struct dse_kv_pool *pool)
+{
+    return dse_kv_pool_available(pool) < 1 ? -1 : unused_block(pool);
+}
+
+void dse_kv_give_back(struct dse_kv_pool *pool, int32_t block)
+{
+    drop(pool, block);
+}
+
+bool dse_kv_adopt(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, const int32_t *tokens, int32_t block,
+                  const struct dse_prefix_id *parent, const struct dse_prefix_id *id)
+{
+    struct dse_prefix_chain *chain = &sequence->chain;
+    bool fits = !chain->ended && sequence->n_blocks < sequence->max_blocks && chain->n_blocks == sequence->n_blocks &&
+                chain->last.epoch == parent->epoch && chain->last.serial == parent->serial;
+    int32_t kept = fits ? dse_prefix_add(&pool->cache, chain, tokens + sequence->length, block, id) : -1;
+    if (kept >= 0 && kept != block) refer(pool, kept); /* somebody computed it meanwhile */
+    if (kept != block) drop(pool, block);
+    if (kept < 0) return false;
+    sequence->blocks[sequence->n_blocks++] = kept;
+    sequence->length += DSE_KV_BLOCK_TOKENS;
+    dse_prefix_advance(&pool->cache, chain, kept);
     return true;
 }
 
 void dse_kv_release(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence)
 {
-    for (int i = 0; i < sequence->n_blocks; i++) {
-        int32_t block = sequence->blocks[i];
-        if (--pool->references[block] == 0) pool->free_blocks[pool->n_free++] = block;
-    }
-    pool->n_promised -= sequence->promised;
-    sequence->n_blocks = sequence->length = sequence->promised = 0;
+    for (int i = sequence->n_blocks; i-- > 0;) /* the order that the cache needs */
+        drop(pool, sequence->blocks[i]);
+    dse_kv_unpromise(pool, sequence);
+    sequence->n_blocks = sequence->length = 0;
+    dse_prefix_chain_restart(&sequence->chain);
 }

@@ -81,6 +81,12 @@ static enum dse_status choose_kv_type(const struct dse_config *config, const str
                                "a q8_0 KV cache (--kv-cache-dtype) is for models with latent attention; %s keeps keys "
                                "and values as f16",
                                config->arch_name);
+        if (config->indexer.n_heads > 0)
+            return dse_fail_at(
+                err, DSE_ERR_UNSUPPORTED, "kv_cache", -1,
+                "a q8_0 KV cache (--kv-cache-dtype) is not for %s: where rounded latents make its indexer "
+                "choose other keys, logits keep no bound",
+                config->arch_name);
         if (config->latent.kv_rank % 32 != 0)
             return dse_fail_at(
                 err, DSE_ERR_UNSUPPORTED, "kv_cache", -1,
@@ -129,6 +135,7 @@ static void describe(struct dse_model *model)
     info->file_bytes = file->weight_bytes + (config->n_mtp_used > 0 ? file->mtp_bytes : 0);
     info->resident_bytes = model->weights.resident_bytes;
     info->kv_bytes_per_token = model->kv_layout.block_bytes / DSE_KV_BLOCK_TOKENS;
+    info->numerics = config->latent.expand ? DSE_NUMERICS_FAST : DSE_NUMERICS_EXACT;
     info->device_name = model->device->ops->name;
 }
 
@@ -164,6 +171,9 @@ enum dse_status dse_model_open(const char *path, const struct dse_model_options 
     enum dse_status status = dse_device_open(options->device, options->n_threads, &model->device, err);
     if (status == DSE_OK) status = dse_model_file_open(path, &model->file, err);
     if (status == DSE_OK) status = choose_mtp(model, options, err);
+    if (status == DSE_OK)
+        model->file->config.latent.expand = options->numerics == DSE_NUMERICS_FAST &&
+                                            model->file->config.latent.kv_rank > 0;
     if (status == DSE_OK) status = open_tokenizer(model, err);
     if (status == DSE_OK) {
         status = model->device->ops->load(model->device, model->file, model->f32, options->pack_cache, &model->weights,

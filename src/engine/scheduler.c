@@ -1,26 +1,30 @@
-/* Admission, batch forming, growing and setting back. Called by engine.c and step.c on the engine thread only. */
+/* Which rows make the next step. Called by engine.c and step.c on the engine thread only; who takes part is decided in
+ * admission.c. */
 #include "engine/scheduler.h"
 
 #include "base/alloc.h"
 #include "base/counters.h"
 
-/* Tokens of output that an unbounded request is promised beyond what it has. */
-#define HEADROOM_TOKENS 256
 /* Least share of a step that a prompt gets when several are computed at once. */
 #define MIN_SHARE_TOKENS 16
 
 enum dse_status dse_scheduler_init(struct dse_scheduler *s, const struct dse_kv_layout *layout, int n_blocks,
-                                   int max_concurrent, int max_sequences, struct dse_error *err)
+                                   int max_concurrent, int max_sequences, int max_tasks,
+                                   const struct dse_engine_options *options, struct dse_error *err)
 {
     *s = (struct dse_scheduler){.max_concurrent = max_concurrent, .max_sequences = max_sequences};
     enum dse_status status = dse_kv_pool_init(&s->pool, layout, n_blocks, err);
-    if (status != DSE_OK) return status;
-    s->running = dse_calloc(DSE_MEM_SCRATCH, (size_t)max_sequences, sizeof(struct dse_task *));
+    if (status == DSE_OK) status = dse_policy_init(&s->policy, options, max_tasks, err);
+    if (status != DSE_OK) {
+        dse_scheduler_deinit(s);
+        return status;
+    }
+    s->residents = dse_calloc(DSE_MEM_SCRATCH, (size_t)max_tasks, sizeof(struct dse_task *));
     s->spans = dse_calloc(DSE_MEM_SCRATCH, (size_t)max_sequences, sizeof *s->spans);
     s->candidates = dse_calloc(DSE_MEM_SCRATCH, (size_t)max_sequences, sizeof(struct dse_sequence *));
-    if (s->running == NULL || s->spans == NULL || s->candidates == NULL) {
+    if (s->residents == NULL || s->spans == NULL || s->candidates == NULL) {
         dse_scheduler_deinit(s);
-        return dse_fail_memory(err, (size_t)max_sequences * sizeof *s->spans, "the scheduler");
+        return dse_fail_memory(err, (size_t)max_tasks * sizeof *s->spans, "the scheduler");
     }
     return DSE_OK;
 }
@@ -28,120 +32,19 @@ enum dse_status dse_scheduler_init(struct dse_scheduler *s, const struct dse_kv_
 void dse_scheduler_deinit(struct dse_scheduler *s)
 {
     dse_kv_pool_deinit(&s->pool);
-    dse_free(s->running);
+    dse_policy_deinit(&s->policy);
+    dse_free(s->residents);
     dse_free(s->spans);
     dse_free(s->candidates);
     *s = (struct dse_scheduler){0};
 }
 
-void dse_scheduler_enqueue(struct dse_scheduler *s, struct dse_task *task)
+int dse_scheduler_active(const struct dse_scheduler *s)
 {
-    struct dse_task **link = &s->waiting;
-    while (*link != NULL &&
-           ((*link)->priority > task->priority || ((*link)->priority == task->priority && (*link)->id < task->id)))
-        link = &(*link)->next;
-    task->next = *link;
-    *link = task;
-    s->n_waiting++;
-    atomic_store_explicit(&task->running, false, memory_order_relaxed);
-}
-
-static void remove_running(struct dse_scheduler *s, const struct dse_task *task)
-{
-    for (int i = 0; i < s->n_running; i++) {
-        if (s->running[i] != task) continue;
-        for (int j = i + 1; j < s->n_running; j++)
-            s->running[j - 1] = s->running[j];
-        s->n_running--;
-        return;
-    }
-}
-
-void dse_scheduler_remove(struct dse_scheduler *s, struct dse_task *task)
-{
-    for (struct dse_task **link = &s->waiting; *link != NULL; link = &(*link)->next) {
-        if (*link != task) continue;
-        *link = task->next;
-        task->next = NULL;
-        s->n_waiting--;
-        return;
-    }
-    remove_running(s, task);
-}
-
-static struct dse_sequence *first_open(struct dse_task *task)
-{
-    for (int i = 0; i < task->n_choices; i++)
-        if (!task->sequences[i].done) return &task->sequences[i];
-    return NULL;
-}
-
-/* Blocks that a sequence is promised at admission, those of the shared prompt included. */
-static int blocks_to_promise(const struct dse_sequence *sequence)
-{
-    int64_t stored = dse_task_stored_tokens(sequence->task);
-    if (sequence->task->unbounded && stored > (int64_t)sequence->n_tokens + HEADROOM_TOKENS)
-        stored = (int64_t)sequence->n_tokens + HEADROOM_TOKENS;
-    return dse_kv_blocks_for(stored);
-}
-
-static bool promise_task(struct dse_scheduler *s, struct dse_task *task)
-{
-    const int shared = task->n_prompt / DSE_KV_BLOCK_TOKENS;
-    const struct dse_sequence *lead = first_open(task);
-    for (int i = 0; i < task->n_choices; i++) {
-        struct dse_sequence *sequence = &task->sequences[i];
-        if (sequence->done || (sequence != lead && task->max_new == 0)) continue;
-        int blocks = blocks_to_promise(sequence) - (sequence == lead ? 0 : shared);
-        if (dse_kv_promise(&s->pool, &sequence->kv, blocks)) continue;
-        while (i-- > 0)
-            dse_kv_release(&s->pool, &task->sequences[i].kv);
-        return false;
-    }
-    return true;
-}
-
-void dse_scheduler_admit(struct dse_scheduler *s, uint64_t now_ns)
-{
-    while (s->waiting != NULL) {
-        struct dse_task *task = s->waiting;
-        /* A request with more choices than max_concurrent runs alone rather than never. */
-        if (s->n_sequences > 0 && s->n_sequences + task->n_open > s->max_concurrent) return;
-        if (!promise_task(s, task)) return;
-        s->waiting = task->next;
-        s->n_waiting--;
-        task->next = NULL;
-        s->running[s->n_running++] = task;
-        s->n_sequences += task->n_open;
-        atomic_store_explicit(&task->running, true, memory_order_relaxed);
-        if (task->admitted_ns == 0) {
-            task->admitted_ns = now_ns;
-            dse_histogram_observe(DSE_HISTOGRAM_QUEUE, (double)(now_ns - task->submitted_ns) * 1e-9);
-        }
-    }
-}
-
-/* Back to the queue with everything it has said; prompt and output are computed again when there is room. */
-static void set_back(struct dse_scheduler *s, struct dse_task *task)
-{
-    for (int i = 0; i < task->n_choices; i++)
-        dse_kv_release(&s->pool, &task->sequences[i].kv);
-    task->prefilled = false;
-    dse_counter_add(DSE_COUNTER_PREEMPTIONS, 1);
-    s->n_sequences -= task->n_open;
-    remove_running(s, task);
-    dse_scheduler_enqueue(s, task);
-}
-
-/* Who gives way when the pool is full: of the lowest priority the one admitted last. */
-static struct dse_task *weakest_unbounded(const struct dse_scheduler *s)
-{
-    struct dse_task *weakest = NULL;
-    for (int i = 0; i < s->n_running; i++) {
-        struct dse_task *task = s->running[i];
-        if (task->unbounded && (weakest == NULL || task->priority <= weakest->priority)) weakest = task;
-    }
-    return weakest;
+    int n = 0;
+    for (int i = 0; i < s->n_residents; i++)
+        n += s->residents[i]->active;
+    return n;
 }
 
 static int pending(const struct dse_sequence *sequence)
@@ -177,14 +80,13 @@ static void push_span(struct dse_scheduler *s, struct dse_forward *forward, stru
  * loses its blocks. */
 static void find_decode_memory(struct dse_scheduler *s)
 {
-    for (int t = 0; t < s->n_running;) {
-        struct dse_task *task = s->running[t];
-        if (!task->prefilled || extend_decoding(s, task)) {
+    for (int t = 0; t < s->n_residents;) {
+        struct dse_task *task = s->residents[t];
+        if (!task->active || !task->prefilled || extend_decoding(s, task)) {
             t++;
             continue;
         }
-        struct dse_task *victim = weakest_unbounded(s);
-        set_back(s, victim != NULL ? victim : task);
+        dse_scheduler_make_room(s, task);
         t = 0; /* the others have moved up; who has its block keeps it */
     }
 }
@@ -193,9 +95,9 @@ static void find_decode_memory(struct dse_scheduler *s)
 static void form_decode(struct dse_scheduler *s, struct dse_forward *forward)
 {
     find_decode_memory(s);
-    for (int t = 0; t < s->n_running; t++) {
-        struct dse_task *task = s->running[t];
-        for (int i = 0; i < task->n_choices && task->prefilled; i++)
+    for (int t = 0; t < s->n_residents; t++) {
+        struct dse_task *task = s->residents[t];
+        for (int i = 0; i < task->n_choices && task->active && task->prefilled; i++)
             if (!task->sequences[i].done && pending(&task->sequences[i]) == 1)
                 push_span(s, forward, &task->sequences[i], 1);
     }
@@ -204,10 +106,11 @@ static void form_decode(struct dse_scheduler *s, struct dse_forward *forward)
 static int collect_candidates(struct dse_scheduler *s)
 {
     int count = 0;
-    for (int t = 0; t < s->n_running; t++) {
-        struct dse_task *task = s->running[t];
+    for (int t = 0; t < s->n_residents; t++) {
+        struct dse_task *task = s->residents[t];
+        if (!task->active) continue;
         if (!task->prefilled) {
-            s->candidates[count++] = first_open(task);
+            s->candidates[count++] = dse_task_lead(task);
             continue;
         }
         for (int i = 0; i < task->n_choices; i++)
@@ -217,25 +120,47 @@ static int collect_candidates(struct dse_scheduler *s)
     return count;
 }
 
-/* Every prompt gets an equal share of the step, so that a short one is not held up by a long one; what short ones
- * leave over goes to the oldest. */
-static void form_prefill(struct dse_scheduler *s, struct dse_forward *forward, int budget)
+/* By level, highest first; within one as they were admitted. */
+static void sort_candidates(struct dse_scheduler *s, int count)
 {
-    int count = collect_candidates(s);
-    if (count == 0) return;
+    for (int i = 1; i < count; i++) {
+        struct dse_sequence *sequence = s->candidates[i];
+        const int64_t level = dse_policy_level(&s->policy, sequence->task, s->now_ns);
+        int at = i;
+        for (; at > 0 && dse_policy_level(&s->policy, s->candidates[at - 1]->task, s->now_ns) < level; at--)
+            s->candidates[at] = s->candidates[at - 1];
+        s->candidates[at] = sequence;
+    }
+}
+
+/* Every prompt of a level gets an equal share of the budget, so that a short one is not held up by a long one; what
+ * short ones leave over goes to the oldest. Returns what is left. */
+static int allot(struct dse_sequence **candidates, int count, int budget)
+{
     int share = budget / count < MIN_SHARE_TOKENS ? MIN_SHARE_TOKENS : budget / count;
     for (int i = 0; i < count; i++) {
-        struct dse_sequence *sequence = s->candidates[i];
-        int give = pending(sequence) < share ? pending(sequence) : share;
-        sequence->allotted = give < budget ? give : budget;
-        budget -= sequence->allotted;
+        int give = pending(candidates[i]) < share ? pending(candidates[i]) : share;
+        candidates[i]->allotted = give < budget ? give : budget;
+        budget -= candidates[i]->allotted;
     }
     for (int i = 0; i < count && budget > 0; i++) {
-        struct dse_sequence *sequence = s->candidates[i];
-        int more = pending(sequence) - sequence->allotted;
+        int more = pending(candidates[i]) - candidates[i]->allotted;
         if (more > budget) more = budget;
-        sequence->allotted += more;
+        candidates[i]->allotted += more;
         budget -= more;
+    }
+    return budget;
+}
+
+static void form_prefill(struct dse_scheduler *s, struct dse_forward *forward, int budget)
+{
+    int count = collect_candidates(s), next;
+    sort_candidates(s, count);
+    for (int first = 0; first < count; first = next) {
+        const int64_t level = dse_policy_level(&s->policy, s->candidates[first]->task, s->now_ns);
+        for (next = first + 1; next < count; next++)
+            if (dse_policy_level(&s->policy, s->candidates[next]->task, s->now_ns) != level) break;
+        budget = allot(s->candidates + first, next - first, budget);
     }
     for (int i = 0; i < count; i++) {
         struct dse_sequence *sequence = s->candidates[i];
@@ -250,18 +175,19 @@ static void form_prefill(struct dse_scheduler *s, struct dse_forward *forward, i
     }
 }
 
-void dse_scheduler_form(struct dse_scheduler *s, struct dse_forward *forward, int prefill_tokens)
+void dse_scheduler_form(struct dse_scheduler *s, struct dse_forward *forward, const struct dse_chunk *chunk)
 {
     dse_forward_clear(forward);
-    s->n_spans = s->n_prefill_rows = 0;
+    s->n_spans = s->n_prefill_rows = s->n_decode_rows = 0;
     s->stuck = NULL;
     form_decode(s, forward);
-    form_prefill(s, forward, prefill_tokens);
+    s->n_decode_rows = forward->rows.n_rows;
+    form_prefill(s, forward, dse_chunk_tokens(chunk, s->n_decode_rows));
 }
 
 bool dse_scheduler_fork(struct dse_scheduler *s, struct dse_task *task)
 {
-    struct dse_sequence *lead = first_open(task);
+    struct dse_sequence *lead = dse_task_lead(task);
     for (int i = 0; i < task->n_choices && task->max_new > 0; i++) {
         struct dse_sequence *sequence = &task->sequences[i];
         if (sequence == lead || sequence->done) continue;
@@ -273,6 +199,6 @@ bool dse_scheduler_fork(struct dse_scheduler *s, struct dse_task *task)
 
 void dse_scheduler_close_sequence(struct dse_scheduler *s, struct dse_sequence *sequence)
 {
-    if (atomic_load_explicit(&sequence->task->running, memory_order_relaxed)) s->n_sequences--;
+    if (sequence->task->active) s->n_sequences--;
     dse_kv_release(&s->pool, &sequence->kv);
 }

@@ -10,11 +10,6 @@
 #include "base/counters.h"
 #include "engine/engine_internal.h"
 
-/* A cancelled request waits for the step in progress, so prompts are cut to steps of about this length. */
-#define SLOW_STEP_NS       200000000u
-#define FAST_STEP_NS       80000000u
-#define MIN_PREFILL_TOKENS 16
-
 static void guard(struct dse_engine *engine, bool on)
 {
     if (engine->guarded == on) return;
@@ -40,7 +35,8 @@ static bool emit(struct dse_engine *engine, const struct dse_task *task, struct 
 static struct dse_timings timings_of(const struct dse_sequence *sequence, uint64_t now)
 {
     const struct dse_task *task = sequence->task;
-    struct dse_timings t = {.n_prompt = task->n_prompt, .n_generated = sequence->n_generated};
+    struct dse_timings t = {
+        .n_prompt = task->n_prompt, .n_cached = task->n_cached, .n_generated = sequence->n_generated};
     if (task->admitted_ns == 0) {
         t.queued_ns = now - task->submitted_ns;
         return t;
@@ -278,12 +274,16 @@ static void advance_spans(struct dse_engine *engine)
         struct dse_sequence *sequence = s->spans[i].sequence;
         struct dse_task *task = sequence->task;
         sequence->kv.length += s->spans[i].n_rows;
+        dse_kv_record(&s->pool, &sequence->kv, sequence->tokens);
+        dse_policy_charge(&s->policy, task, s->spans[i].n_rows);
         if (task->prefilled) continue;
         dse_counter_add(DSE_COUNTER_PROMPT_TOKENS, (uint64_t)s->spans[i].n_rows);
         if (sequence->kv.length > atomic_load_explicit(&task->shown_processed, memory_order_relaxed)) {
             atomic_store_explicit(&task->shown_processed, sequence->kv.length, memory_order_relaxed);
-            struct dse_event event = {
-                .kind = DSE_EVENT_PROGRESS, .n_processed = sequence->kv.length, .n_prompt = task->n_prompt};
+            struct dse_event event = {.kind = DSE_EVENT_PROGRESS,
+                                      .n_processed = sequence->kv.length,
+                                      .n_prompt = task->n_prompt,
+                                      .n_cached = task->n_cached};
             (void)emit(engine, task, &event);
         }
         if (sequence->kv.length >= task->n_prompt && !dse_scheduler_fork(s, task)) fail_broken_promise(engine, task);
@@ -301,30 +301,19 @@ static void finish_prefill_only(struct dse_engine *engine)
     }
 }
 
-static void adapt_chunk(struct dse_engine *engine, uint64_t elapsed_ns)
-{
-    int rows = engine->scheduler.n_prefill_rows;
-    if (rows == 0) return;
-    if (elapsed_ns > SLOW_STEP_NS && engine->prefill_tokens > MIN_PREFILL_TOKENS) {
-        engine->prefill_tokens /= 2;
-        if (engine->prefill_tokens < MIN_PREFILL_TOKENS) engine->prefill_tokens = MIN_PREFILL_TOKENS;
-    } else if (elapsed_ns < FAST_STEP_NS && rows == engine->prefill_tokens) {
-        engine->prefill_tokens *= 2;
-    }
-    if (engine->prefill_tokens > engine->sizes.chunk_tokens) engine->prefill_tokens = engine->sizes.chunk_tokens;
-}
-
 static void compute(struct dse_engine *engine)
 {
     uint64_t begin = dse_clock_ns();
-    dse_step_meter_formed(&engine->meter, &engine->scheduler, engine->prefill_tokens);
+    dse_step_meter_formed(&engine->meter, &engine->scheduler,
+                          dse_chunk_tokens(&engine->chunk, engine->scheduler.n_decode_rows));
     dse_forward_run(&engine->forward, &engine->scheduler.pool.layout);
     dse_step_meter_computed(&engine->meter);
     advance_spans(engine);
     deliver_logits(engine);
     finish_prefill_only(engine);
 
-    adapt_chunk(engine, dse_clock_ns() - begin);
+    dse_chunk_note(&engine->chunk, engine->scheduler.n_prefill_rows, engine->scheduler.n_decode_rows,
+                   dse_clock_ns() - begin);
     dse_step_meter_end(&engine->meter, &engine->scheduler, &engine->steps);
 }
 
@@ -332,7 +321,7 @@ bool dse_engine_step(struct dse_engine *engine)
 {
     struct dse_scheduler *s = &engine->scheduler;
     guard(engine, true);
-    dse_scheduler_form(s, &engine->forward, engine->prefill_tokens);
+    dse_scheduler_form(s, &engine->forward, &engine->chunk);
     if (s->n_spans > 0) compute(engine);
     /* Only now: other choices of the same request may have had rows in the step. */
     if (s->stuck != NULL) fail_broken_promise(engine, s->stuck);

@@ -22,6 +22,11 @@ void dse_step_meter_waited(struct dse_step_meter *meter, uint64_t since_ns)
     meter->faults = major_faults();
 }
 
+void dse_step_meter_swapped(struct dse_step_meter *meter, uint64_t since_ns)
+{
+    meter->now.cause_ns[DSE_STEP_SWAP] += dse_clock_ns() - since_ns;
+}
+
 static void count_span(struct dse_step_record *now, const struct dse_span *span)
 {
     const struct dse_sequence *sequence = span->sequence;
@@ -43,7 +48,7 @@ void dse_step_meter_formed(struct dse_step_meter *meter, const struct dse_schedu
     for (int i = 0; i < s->n_spans; i++)
         count_span(now, &s->spans[i]);
     now->chunk_tokens = (uint64_t)chunk_tokens;
-    now->n_running = (uint64_t)s->n_running;
+    now->n_running = (uint64_t)dse_scheduler_active(s);
     now->n_waiting = (uint64_t)s->n_waiting;
     meter->logits_ns = meter->logits_rows = meter->logits_decode_rows = 0;
     now->cause_ns[DSE_STEP_DELIVERY] = 0;
@@ -98,9 +103,9 @@ void dse_step_meter_end(struct dse_step_meter *meter, const struct dse_scheduler
     dse_counter_add(DSE_COUNTER_STEPS, 1);
     dse_counter_add(DSE_COUNTER_RECOMPUTED_TOKENS, now->recompute_rows);
     for (int i = 0; i < DSE_STEP_CAUSE_COUNT; i++)
-        dse_counter_add((enum dse_counter)(DSE_COUNTER_STEP_WAIT + i), cause[i]);
+        dse_counter_add((enum dse_counter)(DSE_COUNTER_STEP_SWAP + i), cause[i]);
     *now = (struct dse_step_record){.begin_ns = end_ns};
 }
 
-_Static_assert(DSE_COUNTER_STEP_DELIVERY - DSE_COUNTER_STEP_WAIT + 1 == DSE_STEP_CAUSE_COUNT,
+_Static_assert(DSE_COUNTER_STEP_DELIVERY - DSE_COUNTER_STEP_SWAP + 1 == DSE_STEP_CAUSE_COUNT,
                "one series of step_seconds_total for each cause");

@@ -15,6 +15,8 @@ struct dse_step_meter {
 
 /* Waiting for work is over; it began at since_ns. May come several times before there is a step. */
 void dse_step_meter_waited(struct dse_step_meter *meter, uint64_t since_ns);
+/* Blocks were copied for the disk, since since_ns; counts for the next step. */
+void dse_step_meter_swapped(struct dse_step_meter *meter, uint64_t since_ns);
 /* The batch is formed: counts its rows, before they become part of their sequences. */
 void dse_step_meter_formed(struct dse_step_meter *meter, const struct dse_scheduler *scheduler, int chunk_tokens);
 /* The forward pass through the layers is over. */

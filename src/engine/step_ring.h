@@ -12,10 +12,12 @@
 
 #define DSE_STEP_RING_LENGTH 512
 
-/* X(id, name). In the order in which a step goes through them. Forward time of a step with rows of several kinds is
- * divided by their number. Preempted requests are computed again instead of being swapped, so that is RECOMPUTE. */
+/* X(id, name). In the order in which a step goes through them; the first two lie before it begins. Forward time of a
+ * step with rows of several kinds is divided by their number. Requests that lost their blocks are computed again, so
+ * that is a cause of its own. */
 #define DSE_STEP_CAUSES(X)                                                                                             \
-    X(WAIT, "wait")           /* for work, before the step */                                                          \
+    X(SWAP, "swap")           /* KV blocks copied for the prefix cache on disk */                                      \
+    X(WAIT, "wait")           /* for work, or for blocks that are read from disk */                                    \
     X(SCHEDULE, "schedule")   /* admission, forming the batch */                                                       \
     X(PREFILL, "prefill")     /* forward pass: rows of prompts */                                                      \
     X(DECODE, "decode")       /* forward pass: one row for each next token */                                          \
@@ -34,7 +36,7 @@ extern const char *const dse_step_cause_names[DSE_STEP_CAUSE_COUNT];
 struct dse_step_record {
     uint64_t number;                         /* from 1 */
     uint64_t begin_ns;                       /* dse_clock_ns, when waiting was over */
-    uint64_t cause_ns[DSE_STEP_CAUSE_COUNT]; /* WAIT lies before begin_ns */
+    uint64_t cause_ns[DSE_STEP_CAUSE_COUNT]; /* SWAP and WAIT lie before begin_ns */
     uint64_t prefill_rows, decode_rows, recompute_rows;
     uint64_t chunk_tokens;         /* limit on rows of prompts in this step */
     uint64_t n_tokens;             /* generated */

@@ -64,6 +64,8 @@ static enum dse_status check_request(const struct dse_model *model, const struct
     if (status == DSE_OK) status = check_ids(r->stop_tokens, r->n_stop_tokens, n_vocab, "stop_tokens", err);
     if (status == DSE_OK && r->grammar != NULL)
         status = check_int(r->grammar_after_token, -1, n_vocab - 1, "grammar_after_token", err);
+    if (status == DSE_OK && r->cache_salt_bytes > 0 && r->cache_salt == NULL)
+        status = dse_fail_at(err, DSE_ERR_INVALID, "cache_salt", -1, "cache_salt has a length but no bytes");
     if (status == DSE_OK && r->sampling.n_logit_bias > 0 && r->sampling.logit_bias == NULL)
         status = dse_fail_at(err, DSE_ERR_INVALID, "logit_bias", -1, "logit_bias has a count but no entries");
     return status;
@@ -158,6 +160,7 @@ enum dse_status dse_task_create(struct dse_model *model, const struct dse_reques
     task->min_tokens = r->min_tokens;
     task->n_choices = task->n_open = r->n_choices;
     task->priority = r->priority;
+    task->tenant = r->tenant;
     task->prompt_logprobs = r->prompt_logprobs;
     task->n_announced = 1; /* nothing predicts the first token */
     task->ignore_eos = r->ignore_eos;
@@ -180,6 +183,19 @@ enum dse_status dse_task_create(struct dse_model *model, const struct dse_reques
     }
     *out = task;
     return DSE_OK;
+}
+
+struct dse_sequence *dse_task_lead(struct dse_task *task)
+{
+    for (int i = 0; i < task->n_choices; i++)
+        if (!task->sequences[i].done) return &task->sequences[i];
+    return NULL;
+}
+
+void dse_task_set_scope(struct dse_task *task, const struct dse_prefix_scope *scope)
+{
+    for (int i = 0; i < task->n_choices; i++)
+        task->sequences[i].kv.chain.scope = *scope;
 }
 
 void dse_task_free(struct dse_task *task)

@@ -46,11 +46,18 @@ struct dse_task {
     struct dse_task *next; /* inbox, waiting list or list of the dead */
     int n_prompt, max_new, min_tokens, n_choices, n_open;
     int priority;
-    bool unbounded; /* max_tokens -1: reserves as it grows, may be set back to the queue */
+    uint64_t tenant;
+    bool active, resident;              /* has a place in the batch; has blocks */
+    bool considered, placed;            /* in the turn's walk */
+    uint64_t waited_ns, waits_since_ns; /* without a place: so far, and since when if it has none */
+    bool unbounded;                     /* max_tokens -1: reserves as it grows, may be set back to the queue */
     bool prompt_logprobs;
     bool prefilled; /* the prompt is computed and every choice has its own sequence */
     bool ignore_eos;
-    int n_announced; /* prompt tokens whose logprob event is out */
+    bool loading;     /* waits for blocks that are read from files, with what it has of them */
+    bool load_failed; /* not again */
+    int n_announced;  /* prompt tokens whose logprob event is out */
+    int n_cached;     /* prompt tokens found in the prefix cache when it was first admitted */
     bool any_error, any_cancelled;
     int top_logprobs;
     int32_t *stops; /* ids of the model, then those of the request */
@@ -68,6 +75,12 @@ DSE_MUST_CHECK enum dse_status dse_task_create(struct dse_model *model, const st
                                                int64_t context_length, int pool_blocks, struct dse_task **out,
                                                struct dse_error *err);
 void dse_task_free(struct dse_task *task);
+
+/* The first choice that is not done: before the choices part, their common sequence. */
+struct dse_sequence *dse_task_lead(struct dse_task *task);
+
+/* Before the task is posted: what its tokens may be shared with. */
+void dse_task_set_scope(struct dse_task *task, const struct dse_prefix_scope *scope);
 
 /* Tokens whose keys a sequence stores when it has run to its end: the last generated one is not computed. */
 static inline int64_t dse_task_stored_tokens(const struct dse_task *task)

@@ -116,6 +116,8 @@ static enum dse_status check_scaling(struct dse_config *config, const struct dse
         if (!(rope->high_freq_factor > rope->low_freq_factor))
             return dse_config_wrong(names, names->rope_high, rope->high_freq_factor, "more than the low one", err);
     }
+    if (!(rope->mscale_all_dim >= 0 && rope->mscale_all_dim <= 100))
+        return dse_config_wrong(names, names->rope_mscale_all_dim, rope->mscale_all_dim, "0 to 100", err);
     if (rope->scaling != DSE_ROPE_YARN) return DSE_OK;
     if (rope->original_context == 0) rope->original_context = config->context_length;
     if (!(rope->beta_slow > 0)) return dse_config_wrong(names, names->rope_beta_slow, rope->beta_slow, "above 0", err);
@@ -125,8 +127,6 @@ static enum dse_status check_scaling(struct dse_config *config, const struct dse
         return dse_config_wrong(names, names->rope_attention_factor, rope->attention_factor, "above 0", err);
     if (!(rope->mscale >= 0 && rope->mscale <= 100))
         return dse_config_wrong(names, names->rope_mscale, rope->mscale, "0 to 100", err);
-    if (!(rope->mscale_all_dim >= 0 && rope->mscale_all_dim <= 100))
-        return dse_config_wrong(names, names->rope_mscale_all_dim, rope->mscale_all_dim, "0 to 100", err);
     /* Some files state the context before the scaling that they ask for. */
     if (rope->original_context == config->context_length) {
         double scaled = (double)config->context_length * rope->factor;

@@ -41,7 +41,8 @@ struct dse_rope_config {
     int64_t original_context;                 /* llama3, yarn */
     double beta_fast, beta_slow;              /* yarn */
     double attention_factor;                  /* yarn: explicit factor on cos and sin, 0 = none given */
-    double mscale, mscale_all_dim;            /* yarn: 0 = none given */
+    double mscale;                            /* yarn: 0 = none given */
+    double mscale_all_dim;                    /* the same; with latent attention in every scaling */
 };
 
 /* Multi-head latent attention (DeepSeek-V2 report, 2024, section 2.1). A head of q is [nope | rope]; one row of the
@@ -50,6 +51,7 @@ struct dse_latent_config {
     int kv_rank;       /* R; 0: this model has ordinary heads */
     int q_rank;        /* Rq; 0: q comes from x directly */
     int nope, rope, v; /* per head; head_dim is nope + rope */
+    bool expand;       /* --numerics fast: a device loads and reserves what the expanded form takes */
 };
 
 /* Variance floor of the norms over the two latents: the class default, whatever rms_norm_eps says. */
@@ -117,8 +119,8 @@ DSE_MUST_CHECK enum dse_status dse_config_from_gguf(const struct dse_gguf *gguf,
 DSE_MUST_CHECK enum dse_status dse_config_from_json(const json_t *config, const json_t *generation,
                                                     struct dse_config *out, struct dse_error *err);
 
-/* What q·k is multiplied with before the softmax: 1 / sqrt(head_dim), for latent attention with yarn times the square
- * of yarn's magnitude for mscale_all_dim. */
+/* What q·k is multiplied with before the softmax: 1 / sqrt(head_dim), for latent attention with scaled rope times the
+ * square of yarn's magnitude for mscale_all_dim. */
 float dse_attention_scale(const struct dse_config *config);
 
 /* Layers that a device keeps and that the KV cache has a part for. */

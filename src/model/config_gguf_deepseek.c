@@ -9,7 +9,7 @@
  * whole effect is in the scale of the scores. */
 static void read_log_multiplier(struct dse_gguf_keys *r, struct dse_rope_config *rope)
 {
-    if (rope->scaling != DSE_ROPE_YARN) return;
+    if (rope->scaling == DSE_ROPE_NONE) return;
     rope->mscale = rope->mscale_all_dim = dse_gguf_keys_number(r, "rope.scaling.yarn_log_multiplier", 0) / 0.1;
     if (rope->mscale == 0) rope->attention_factor = 1;
 }

@@ -139,14 +139,35 @@ static void read_scaling(struct reader *r, struct dse_rope_config *rope)
         rope->beta_slow = read_number(r, "beta_slow", rope->beta_slow);
         /* Not attn_factor: R1-0528-Qwen3-8B carries that key, and no published runtime reads it. */
         rope->attention_factor = read_number(r, "attention_factor", 0);
+        if (r->status == DSE_OK && rope->attention_factor == 0 && field(r, "attention_factor") != NULL)
+            wrong_type(r, "attention_factor", "a number above 0");
         rope->mscale = read_number(r, "mscale", 0);
-        rope->mscale_all_dim = read_number(r, "mscale_all_dim", 0);
         if (!read_bool(r, "truncate", true) && r->status == DSE_OK) unsupported(r, "truncate", "false", "true");
     } else {
         unsupported(r, "rope_type", type, "default, linear, llama3 or yarn");
         return;
     }
     rope->factor = require_number(r, "factor");
+    rope->mscale_all_dim = read_number(r, "mscale_all_dim", 0);
+}
+
+/* Everything that the old object says stands in the new one, whatever that says besides. Which of two that differ is
+ * meant is not known: runtimes disagree, and Hugging Face's choice loses the theta of the other. */
+static bool agrees(const json_t *old, const json_t *new)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)old, key, value)
+    {
+        const json_t *other = json_object_get(new, key);
+        if (json_is_null(value)) continue;
+        if (other == NULL && strcmp(key, "type") == 0) other = json_object_get(new, "rope_type");
+        bool same = json_is_number(value) && json_is_number(other)
+                        ? json_number_value(value) == json_number_value(other)
+                        : json_equal(value, other);
+        if (!same) return false;
+    }
+    return true;
 }
 
 static void read_rope(struct reader *r, struct dse_rope_config *rope)
@@ -154,11 +175,15 @@ static void read_rope(struct reader *r, struct dse_rope_config *rope)
     rope->theta = read_number(r, "rope_theta", rope->theta);
     double rotated = read_number(r, "partial_rotary_factor", 1);
     if (r->status == DSE_OK && rotated != 1) unsupported(r, "partial_rotary_factor", "not 1", "1");
-    const char *name = field(r, "rope_parameters") != NULL ? "rope_parameters" : "rope_scaling";
+    static const char *const names[] = {"rope_parameters", "rope_scaling"};
+    for (size_t i = 0; i < 2; i++)
+        if (r->status == DSE_OK && field(r, names[i]) != NULL && !json_is_object(field(r, names[i])))
+            wrong_type(r, names[i], "an object");
+    const char *name = json_object_size(field(r, names[0])) > 0 ? names[0] : names[1];
     const json_t *object = field(r, name);
     if (r->status != DSE_OK || object == NULL) return;
-    if (!json_is_object(object)) {
-        wrong_type(r, name, "an object");
+    if (name == names[0] && !agrees(field(r, names[1]), object)) {
+        unsupported(r, names[1], "another scaling than rope_parameters", "one of the two, or the same values in both");
         return;
     }
     char parent[32];

@@ -41,8 +41,8 @@ static double yarn_cos_sin_factor(const struct dse_rope_config *rope)
 float dse_attention_scale(const struct dse_config *config)
 {
     double scale = 1 / sqrt((double)config->head_dim);
-    if (config->latent.kv_rank > 0 && config->rope.scaling == DSE_ROPE_YARN) {
-        /* Squared: the definition scales q and k. */
+    if (config->latent.kv_rank > 0 && config->rope.scaling != DSE_ROPE_NONE) {
+        /* Squared: the definition scales q and k. It asks for any scaling, not for yarn. */
         double magnitude = yarn_magnitude(config->rope.factor, config->rope.mscale_all_dim);
         scale *= magnitude * magnitude;
     }

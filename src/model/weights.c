@@ -95,8 +95,7 @@ static enum dse_status take_tensors(struct dse_model_file *file, struct dse_erro
     file->weight_bytes = bytes;
     file->n_parameters = parameters;
     file->n_active_parameters = active;
-    /* A folder may hold more than its config asks for; a GGUF is written for its own metadata. */
-    return file->gguf != NULL ? dse_weights_refuse_unknown(file, err) : DSE_OK;
+    return dse_weights_refuse_unknown(file, err);
 }
 
 static enum dse_status open_gguf(struct dse_model_file *file, struct dse_error *err)
@@ -167,6 +166,7 @@ static enum dse_status open_folder(struct dse_model_file *file, struct dse_error
 {
     enum dse_status status = read_config(file, err);
     if (status == DSE_OK) status = dse_safetensors_open(file->path, &file->safetensors, err);
+    if (status == DSE_OK) status = dse_weights_mark_none(file, err);
     if (status == DSE_OK) status = dse_model_text_from_folder(file, file->path, err);
     if (status == DSE_OK) status = dse_weights_attach_scales(file, err);
     if (status == DSE_OK) status = take_tensors(file, err);

@@ -76,7 +76,7 @@ struct dse_model_file {
     const struct dse_tensor *output;        /* [V, D]; token_embd when tied */
     const struct dse_tensor *rope_divisors; /* GGUF rope_freqs.weight [r/2], or NULL */
     struct dse_layer_tensors *layers;       /* [L + n_mtp_layers] */
-    bool *is_taken;                         /* GGUF: of each tensor, whether a field above holds it */
+    bool *is_taken;                         /* of each tensor, whether a field above holds it */
     char *chat_template;                    /* owned, NUL-terminated, NULL if the model has none */
     size_t weight_bytes;                    /* of all tensors used */
     size_t mtp_bytes;                       /* of the prediction layers, which no other sum contains */

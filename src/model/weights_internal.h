@@ -22,7 +22,7 @@ bool dse_weights_has_mtp(const struct dse_gguf *gguf, const struct dse_safetenso
 /* Folders: gives every FP8 matrix its block_scales. */
 DSE_MUST_CHECK enum dse_status dse_weights_attach_scales(struct dse_model_file *file, struct dse_error *err);
 
-/* GGUF: which tensors were taken, and the refusal of all others but those that cannot change a result. */
+/* Which tensors were taken, and the refusal of all others but those that cannot change a result. */
 DSE_MUST_CHECK enum dse_status dse_weights_mark_none(struct dse_model_file *file, struct dse_error *err);
 void dse_weights_mark(struct dse_model_file *file, const struct dse_tensor *tensor);
 DSE_MUST_CHECK enum dse_status dse_weights_refuse_unknown(const struct dse_model_file *file, struct dse_error *err);

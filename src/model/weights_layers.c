@@ -123,12 +123,6 @@ static const struct layer_row layer_rows[] = {
 };
 #define N_LAYER_ROWS (sizeof layer_rows / sizeof *layer_rows)
 
-/* Tensors of a layer that would change the result if they were there and ignored. In GGUF that is every tensor which no
- * row names (weights_unknown.c). */
-static const char *const refused_hugging_face[] = {"self_attn.o_proj.bias",   "mlp.gate_proj.bias",
-                                                   "mlp.up_proj.bias",        "mlp.down_proj.bias",
-                                                   "self_attn.q_a_proj.bias", "self_attn.kv_a_proj_with_mqa.bias"};
-
 static size_t extent_of(const struct dse_config *c, enum extent extent)
 {
     const struct dse_latent_config *latent = &c->latent;
@@ -333,11 +327,6 @@ enum dse_status dse_weights_take_layer(struct dse_model_file *file, int layer, s
         dse_weights_layer_name(file, layer, row->gguf, row->hugging_face, name);
         const struct dse_tensor **field = (const struct dse_tensor **)(void *)((char *)tensors + row->field);
         if ((status = dse_weights_take(file, name, n_dims, shape, field, err)) != DSE_OK) return status;
-    }
-    size_t n = file->gguf == NULL ? sizeof refused_hugging_face / sizeof *refused_hugging_face : 0;
-    for (size_t i = 0; i < n; i++) {
-        const struct dse_tensor *extra = find_in_layer(file, layer, "", refused_hugging_face[i]);
-        if (extra != NULL) return refuse_tensor(file, extra, err);
     }
     if (tensors->router_bias != NULL) status = check_router_bias(file, tensors->router_bias, err);
     if (status == DSE_OK && dse_layer_is_moe(&file->config, layer)) status = dse_weights_take_experts(file, layer, err);

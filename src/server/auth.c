@@ -7,6 +7,19 @@
 
 #include "base/alloc.h"
 
+static enum dse_status copy_keys(struct dse_auth *auth, const struct dse_api_key *keys, int n, struct dse_error *err)
+{
+    auth->keys = dse_calloc(DSE_MEM_SERVER, (size_t)n + 1, sizeof *auth->keys);
+    if (!auth->keys) return dse_fail_memory(err, (size_t)n * sizeof *auth->keys, "API keys");
+    for (auth->n_keys = 0; auth->n_keys < n; auth->n_keys++) {
+        struct dse_api_key *key = &auth->keys[auth->n_keys];
+        *key = keys[auth->n_keys];
+        key->text = dse_strdup(DSE_MEM_SERVER, key->text);
+        if (!key->text) return dse_fail_memory(err, strlen(keys[auth->n_keys].text), "API keys");
+    }
+    return DSE_OK;
+}
+
 static enum dse_status copy_list(const char *const *from, int n, char ***to, int *n_to, struct dse_error *err)
 {
     *to = dse_calloc(DSE_MEM_SERVER, (size_t)n + 1, sizeof **to);
@@ -17,12 +30,13 @@ static enum dse_status copy_list(const char *const *from, int n, char ***to, int
     return DSE_OK;
 }
 
-enum dse_status dse_auth_init(struct dse_auth *auth, const char *const *keys, int n_keys, const char *const *origins,
-                              int n_origins, struct dse_error *err)
+enum dse_status dse_auth_init(struct dse_auth *auth, const struct dse_api_key *keys, int n_keys,
+                              const char *const *origins, int n_origins, struct dse_error *err)
 {
     for (int i = 0; i < n_keys; i++)
-        if (keys[i][strspn(keys[i], " \t\r\n")] == '\0') return dse_fail(err, DSE_ERR_INVALID, "an API key is empty");
-    enum dse_status status = copy_list(keys, n_keys, &auth->keys, &auth->n_keys, err);
+        if (keys[i].text[strspn(keys[i].text, " \t\r\n")] == '\0')
+            return dse_fail(err, DSE_ERR_INVALID, "an API key is empty");
+    enum dse_status status = copy_keys(auth, keys, n_keys, err);
     if (status == DSE_OK) status = copy_list(origins, n_origins, &auth->origins, &auth->n_origins, err);
     return status;
 }
@@ -30,7 +44,7 @@ enum dse_status dse_auth_init(struct dse_auth *auth, const char *const *keys, in
 void dse_auth_deinit(struct dse_auth *auth)
 {
     for (int i = 0; i < auth->n_keys; i++)
-        dse_free(auth->keys[i]);
+        dse_free((char *)auth->keys[i].text);
     for (int i = 0; i < auth->n_origins; i++)
         dse_free(auth->origins[i]);
     dse_free(auth->keys);
@@ -49,20 +63,24 @@ static unsigned key_difference(const char *key, const char *presented)
     return difference;
 }
 
-bool dse_auth_key_ok(const struct dse_auth *auth, const char *authorization, const char *api_key)
+const struct dse_api_key *dse_auth_key_of(const struct dse_auth *auth, const char *authorization, const char *api_key)
 {
-    if (auth->n_keys == 0) return true;
     const char *presented[2] = {NULL, api_key};
     if (authorization && strncasecmp(authorization, "Bearer ", 7) == 0) {
         presented[0] = authorization + 7;
         while (*presented[0] == ' ')
             presented[0]++;
     }
-    bool ok = false;
+    const struct dse_api_key *key = NULL;
     for (int p = 0; p < 2; p++)
         for (int i = 0; presented[p] && i < auth->n_keys; i++) /* all keys, no early end */
-            ok |= key_difference(auth->keys[i], presented[p]) == 0;
-    return ok;
+            if (key_difference(auth->keys[i].text, presented[p]) == 0) key = &auth->keys[i];
+    return key;
+}
+
+bool dse_auth_key_ok(const struct dse_auth *auth, const char *authorization, const char *api_key)
+{
+    return auth->n_keys == 0 || dse_auth_key_of(auth, authorization, api_key) != NULL;
 }
 
 /* "127.0.0.1" but neither "127.evil.com" nor "127.0.0.1.evil.com". */

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "server/params.h"
+#include "text/chat_tools.h"
+#include "text/json_schema.h"
 
 #define PATH_BYTES 96
 /* Names of fields for messages; a cut one is still of use. */
@@ -138,35 +140,34 @@ static enum dse_status parse_messages(const json_t *root, struct dse_chat_reques
     return DSE_OK;
 }
 
+static enum dse_status check_tool(const json_t *tool, size_t index, struct dse_error *err)
+{
+    char path[PATH_BYTES];
+    const char *unused = NULL;
+    bool strict;
+    path_set(path, "tools[%zu]", index);
+    if (!json_is_object(tool)) return wrong(err, path, "an object", tool);
+    const json_t *function = json_object_get(tool, "function");
+    path_set(path, "tools[%zu].function", index);
+    if (!json_is_object(function)) return wrong(err, path, "an object", function);
+    const json_t *name = json_object_get(function, "name");
+    path_set(path, "tools[%zu].function.name", index);
+    if (!json_is_string(name)) return wrong(err, path, "a string", name);
+    path_set(path, "tools[%zu].function.strict", index);
+    TRY(dse_param_bool(function, path, &strict, NULL, err));
+    path_set(path, "tools[%zu].function.description", index);
+    return dse_param_string(function, path, &unused, &(size_t){0}, err);
+}
+
 static enum dse_status parse_tools(const json_t *root, struct dse_chat_request *request, struct dse_error *err)
 {
     const json_t *tools = dse_param_get(root, "tools");
-    const json_t *choice = dse_param_get(root, "tool_choice");
-    if (tools) {
-        if (!json_is_array(tools)) return wrong(err, "tools", "an array", tools);
-        for (size_t i = 0; i < json_array_size(tools); i++) {
-            char path[PATH_BYTES];
-            const json_t *tool = json_array_get(tools, i);
-            path_set(path, "tools[%zu]", i);
-            if (!json_is_object(tool)) return wrong(err, path, "an object", tool);
-            const json_t *function = json_object_get(tool, "function");
-            path_set(path, "tools[%zu].function", i);
-            if (!json_is_object(function)) return wrong(err, path, "an object", function);
-            const json_t *name = json_object_get(function, "name");
-            path_set(path, "tools[%zu].function.name", i);
-            if (!json_is_string(name)) return wrong(err, path, "a string", name);
-        }
-        if (json_array_size(tools) > 0) request->tools = tools;
-    }
-    if (!choice) return DSE_OK;
-    static const char *const choices[] = {"none", "auto", NULL};
-    int index;
-    if (json_is_object(choice) || (json_is_string(choice) && strcmp(json_string_value(choice), "required") == 0))
-        return dse_fail_at(err, DSE_ERR_INVALID, "tool_choice", -1,
-                           "tool_choice %s is not supported yet; use auto or none",
-                           json_is_object(choice) ? "with a named tool" : "required");
-    TRY(dse_param_word_value(choice, "tool_choice", choices, &index, err));
-    if (index == 0) request->tools = NULL;
+    if (tools && !json_is_array(tools)) return wrong(err, "tools", "an array", tools);
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        TRY(check_tool(json_array_get(tools, i), i, err));
+    if (json_array_size(tools) > 0) request->tools = tools;
+    TRY(dse_tool_choice_parse(root, request->tools, &request->choice, err));
+    if (request->choice.mode == DSE_TOOL_CHOICE_NONE) request->tools = NULL;
     return DSE_OK;
 }
 
@@ -229,8 +230,33 @@ enum dse_status dse_chat_request_parse(const json_t *root, int n_vocab, struct d
     return parse_thinking(root, request, err);
 }
 
+enum dse_tool_format dse_chat_request_tools(const struct dse_chat_request *request, const struct dse_served *served)
+{
+    if (!request->tools) return DSE_TOOLS_NONE;
+    return served->traits.tool_format == DSE_TOOLS_NONE ? DSE_TOOLS_QWEN : served->traits.tool_format;
+}
+
+enum dse_status dse_chat_request_grammar(const struct dse_chat_request *request, const struct dse_served *served,
+                                         bool thinks, struct dse_grammar **grammar, struct dse_error *err)
+{
+    /* What is thought is free. Where a token ends it, the engine waits for that; else the grammar itself does, but for
+     * GBNF, which says everything. */
+    bool by_text = thinks && dse_tokenizer_find_added(served->tokenizer, "</think>") < 0;
+    struct dse_constraint constraint = request->params.constraint;
+    if (by_text) constraint.flags |= DSE_SCHEMA_AFTER_THINKING;
+    if (!request->tools || !dse_tool_choice_binds(&request->choice, request->tools, &constraint))
+        return dse_constraint_compile(&constraint, served->grammars, grammar, err);
+    struct dse_tool_model model = {.format = dse_chat_request_tools(request, served),
+                                   .older_layout = served->traits.older_tool_layout,
+                                   .after_thinking = by_text,
+                                   .tokenizer = served->tokenizer,
+                                   .cache = served->grammars};
+    return dse_tool_choice_compile(&request->choice, request->tools, &constraint, &model, grammar, err);
+}
+
 void dse_chat_request_deinit(struct dse_chat_request *request)
 {
+    dse_tool_choice_deinit(&request->choice);
     dse_gen_params_deinit(&request->params);
     json_decref(request->variables);
     request->variables = NULL;
@@ -242,9 +268,17 @@ enum dse_status dse_chat_request_prompt(const struct dse_chat_request *request, 
     if (!served->tmpl)
         return dse_fail(err, DSE_ERR_UNSUPPORTED,
                         "this model has no chat template; use /v1/completions, or start with --chat-template");
+    /* Without a format of its own the model is told of tools in words; what earlier calls and results were, it must
+     * then see in the same words. */
+    bool native = served->traits.has_tools && (served->traits.tool_format != DSE_TOOLS_NONE || !request->tools);
+    json_t *messages = NULL;
+    if (!native) {
+        enum dse_status status = dse_chat_tools_as_text(request->messages, request->tools, &messages, err);
+        if (status != DSE_OK) return status;
+    }
     struct dse_template_inputs inputs = {
-        .messages = request->messages,
-        .tools = served->traits.has_tools ? request->tools : NULL,
+        .messages = native ? request->messages : messages,
+        .tools = native ? request->tools : NULL,
         .add_generation_prompt = request->add_generation_prompt,
         .extra = request->variables,
     };
@@ -255,6 +289,7 @@ enum dse_status dse_chat_request_prompt(const struct dse_chat_request *request, 
                      (request->continue_final_message ? DSE_PROMPT_CONTINUE_FINAL : 0);
     enum dse_status status = dse_chat_prompt_render(served->tmpl, &served->traits, served->tokenizer, served->marks,
                                                     &inputs, flags, max_bytes, out, err);
+    json_decref(messages);
     if (status == DSE_ERR_TOO_LONG && err) return dse_served_check_prompt(served, (size_t)err->need, "messages", err);
     if (status == DSE_OK || !err || err->file[0] || status == DSE_ERR_NO_MEMORY) return status;
     struct dse_error copy = *err;

@@ -223,7 +223,8 @@ bool dse_choice_on_event(void *user, const struct dse_event *event)
     struct dse_choice *c = &g->choices[p->index * g->params.n + event->choice];
     switch (event->kind) {
     case DSE_EVENT_PROGRESS:
-        if (g->params.stream && g->params.return_progress) dse_stream_progress(c, event->n_processed, event->n_prompt);
+        c->timings.n_cached = event->n_cached; /* usage before the end */
+        if (g->params.stream && g->params.return_progress) dse_stream_progress(c, event);
         return true;
     case DSE_EVENT_PROMPT_LOGPROB: on_prompt_logprob(p, event); return true;
     case DSE_EVENT_TOKEN: return on_token(c, event);

@@ -7,11 +7,13 @@
 #include "server/generation.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/random.h"
+#include "base/sha256.h"
 #include "server/access_log.h"
 #include "text/grammar.h"
 
@@ -249,6 +251,10 @@ static enum dse_status submit_one(struct dse_generation *g, struct dse_gen_promp
     request.prompt_logprobs = p->echo && g->params.logprobs;
     request.sampling = g->params.sampling;
     request.grammar = g->grammar;
+    request.cache_salt = g->caller.cache_salt;
+    request.cache_salt_bytes = sizeof g->caller.cache_salt;
+    request.priority = g->caller.priority;
+    request.tenant = g->caller.tenant;
     /* What is thought is free; the grammar is for the answer. */
     if (g->grammar && g->starts_in_reasoning)
         request.grammar_after_token = dse_tokenizer_find_added(g->served->tokenizer, "</think>");
@@ -357,13 +363,16 @@ static enum dse_status create(struct dse_server *server, const struct dse_genera
     set_names(g);
     /* Of the request's JSON, which may be large, only the stop strings are still needed. */
     g->stop = json_incref(json_object_get(setup->root, "stop"));
+    enum dse_status status = dse_caller_identify(&server->auth, g->exchange, &g->params, &g->caller, err);
     json_decref(setup->root);
-    g->params.model = g->params.grammar = NULL;
+    g->params.model = g->params.cache_salt = NULL;
+    g->params.constraint = (struct dse_constraint){.kind = DSE_CONSTRAINT_NONE};
+    if (status != DSE_OK) return status;
     g->n_choices = g->n_prompts * g->params.n;
     g->choices = dse_calloc(DSE_MEM_REQUEST, (size_t)g->n_choices, sizeof *g->choices);
     if (!g->choices) return dse_fail_memory(err, (size_t)g->n_choices * sizeof *g->choices, "choices");
     for (int i = 0; i < g->n_choices; i++) {
-        enum dse_status status = dse_choice_init(g, i, err);
+        status = dse_choice_init(g, i, err);
         if (status != DSE_OK) return status;
     }
     for (int i = 0; i < g->n_prompts; i++) {

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "server/caller.h"
 #include "server/errors.h"
 #include "server/logprobs.h"
 #include "server/openai_common.h"
@@ -73,6 +74,7 @@ struct dse_generation {
     int n_prompts;
     bool starts_in_reasoning;
     enum dse_tool_format tools; /* DSE_TOOLS_NONE: the request has none, or the model no format */
+    struct dse_caller caller;
     char id[48], model[256];
     int64_t created;
     uint64_t start_ns;
@@ -135,7 +137,7 @@ bool dse_choice_on_event(void *user, const struct dse_event *event);
 void dse_stream_first(struct dse_choice *choice);
 void dse_stream_delta(struct dse_choice *choice); /* what the output stage let go of, if anything */
 void dse_stream_finish(struct dse_choice *choice);
-void dse_stream_progress(struct dse_choice *choice, int n_processed, int n_prompt);
+void dse_stream_progress(struct dse_choice *choice, const struct dse_event *event);
 void dse_stream_usage(struct dse_generation *generation);
 /* The last of a stream, which needs no memory. */
 void dse_stream_error(struct dse_generation *generation, const struct dse_api_error *error);

@@ -12,6 +12,10 @@ static const struct {
 } counters[] = {
     {"prompt_tokens_total", "", "Number of prefill tokens processed.", DSE_COUNTER_PROMPT_TOKENS},
     {"generation_tokens_total", "", "Number of generation tokens processed.", DSE_COUNTER_GENERATED_TOKENS},
+    {"prefix_cache_queries_total", "", "Prefix cache queries, in terms of number of queried tokens.",
+     DSE_COUNTER_PREFIX_QUERY_TOKENS},
+    {"prefix_cache_hits_total", "", "Prefix cache hits, in terms of number of cached tokens.",
+     DSE_COUNTER_PREFIX_HIT_TOKENS},
     {"num_preemptions_total", "", "Cumulative number of preemptions.", DSE_COUNTER_PREEMPTIONS},
     {"request_success_total", "finished_reason=\"stop\"", "Count of processed requests.", DSE_COUNTER_CHOICES_STOP},
     {"request_success_total", "finished_reason=\"length\"", "", DSE_COUNTER_CHOICES_LENGTH},

@@ -118,14 +118,8 @@ static const struct dse_dialect chat_dialect = {
 static void add_notes(struct dse_http_exchange *x, const struct dse_served *served,
                       const struct dse_chat_request *request)
 {
-    const char *tools = request->tools && !served->traits.has_tools
-                            ? "tools ignored: the chat template has no place for them"
-                            : "";
-    const char *thinking = request->asks_thinking && !served->thinks ? "thinking ignored: this model does not think"
-                                                                     : "";
-    char note[128];
-    snprintf(note, sizeof note, "%s%s%s", tools, tools[0] && thinking[0] ? "; " : "", thinking);
-    if (note[0]) dse_http_set_header(x, "X-Deepseek-Edge-Note", note);
+    if (request->asks_thinking && !served->thinks)
+        dse_http_set_header(x, "X-Deepseek-Edge-Note", "thinking ignored: this model does not think");
 }
 
 /* Everything up to the point where the engine takes over. */
@@ -134,13 +128,14 @@ static enum dse_status prepare(struct dse_served *served, const json_t *root, st
                                struct dse_error *err)
 {
     enum dse_status status = dse_chat_request_parse(root, served->n_vocab, request, err);
-    if (status == DSE_OK) status = dse_gen_params_grammar(&request->params, &setup->grammar, err);
     if (status != DSE_OK) return status;
     struct dse_chat_prompt prompt = {0};
     status = dse_chat_request_prompt(request, served, DSE_CHAT_GENERATE, &prompt, err);
     if (status == DSE_OK && prompt.tokens.count == 0)
         status = dse_fail_at(err, DSE_ERR_INVALID, "messages", -1,
                              "the chat template renders these messages to nothing");
+    bool thinks = served->thinks && prompt.opens_thinking;
+    if (status == DSE_OK) status = dse_chat_request_grammar(request, served, thinks, &setup->grammar, err);
     if (status == DSE_OK) {
         setup->prompts = dse_calloc(DSE_MEM_REQUEST, 1, sizeof *setup->prompts);
         if (!setup->prompts) status = dse_fail_memory(err, sizeof *setup->prompts, "prompt");
@@ -150,8 +145,8 @@ static enum dse_status prepare(struct dse_served *served, const json_t *root, st
         setup->n_prompts = 1;
         setup->prompts[0].tokens = prompt.tokens;
         prompt.tokens = (struct dse_tokens){0};
-        setup->starts_in_reasoning = served->thinks && prompt.opens_thinking;
-        if (request->tools) setup->tools = served->traits.tool_format;
+        setup->starts_in_reasoning = thinks;
+        setup->tools = dse_chat_request_tools(request, served);
     }
     dse_chat_prompt_deinit(&prompt);
     return status;
@@ -176,6 +171,7 @@ void dse_handle_chat(struct dse_server *server, struct dse_http_exchange *x)
         return;
     }
     json_decref(request.variables);
+    dse_tool_choice_deinit(&request.choice);
     setup.params = &request.params;
     setup.root = root;
     dse_generation_run(server, &setup);

@@ -1,4 +1,5 @@
 /* Sampling fields, usage and timings shared by the OpenAI dialects (see openai_common.h). */
+#include "server/auth.h"
 #include "server/openai_common.h"
 
 #include <ctype.h>
@@ -10,35 +11,6 @@
 #include "base/alloc.h"
 #include "base/random.h"
 #include "server/params.h"
-#include "text/grammar.h"
-
-/* Constraints that would change the answer must not be dropped silently while they are not implemented. */
-static const char *const unsupported_constraints[] = {
-    "json_schema",    "guided_json",        "guided_regex", "guided_choice",
-    "guided_grammar", "structured_outputs", "regex",        "guided_decoding_backend"};
-
-static enum dse_status parse_response_format(const json_t *root, struct dse_error *err)
-{
-    static const char *const later[] = {"json_object", "json_schema"}, *const types[] = {"text", NULL};
-    const json_t *format = dse_param_get(root, "response_format");
-    if (format) {
-        if (!json_is_object(format))
-            return dse_fail_at(err, DSE_ERR_INVALID, "response_format", -1, "response_format must be an object, not %s",
-                               dse_json_type_name(format));
-        const json_t *type = json_object_get(format, "type");
-        int index;
-        for (size_t i = 0; json_is_string(type) && i < sizeof later / sizeof *later; i++)
-            if (strcmp(json_string_value(type), later[i]) == 0)
-                return dse_fail_at(err, DSE_ERR_INVALID, "response_format", -1,
-                                   "response_format of type %s is not supported yet; use text, or a grammar", later[i]);
-        TRY(dse_param_word_value(type, "response_format.type", types, &index, err));
-    }
-    for (size_t i = 0; i < sizeof unsupported_constraints / sizeof *unsupported_constraints; i++)
-        if (dse_param_get(root, unsupported_constraints[i]))
-            return dse_fail_at(err, DSE_ERR_INVALID, unsupported_constraints[i], -1,
-                               "%s is not supported yet; use grammar", unsupported_constraints[i]);
-    return DSE_OK;
-}
 
 static enum dse_status add_stop(struct dse_gen_params *params, const json_t *value, const char *path,
                                 struct dse_error *err)
@@ -212,11 +184,15 @@ enum dse_status dse_gen_params_parse(const json_t *root, int n_vocab, struct dse
     TRY(parse_stop(root, params, err));
     TRY(parse_stop_tokens(root, n_vocab, params, err));
     TRY(parse_stream(root, params, err));
-    TRY(parse_response_format(root, err));
+    TRY(dse_constraint_parse(root, &params->constraint, err));
     TRY(dse_param_bool(root, "ignore_eos", &params->ignore_eos, NULL, err));
     TRY(dse_param_bool(root, "skip_special_tokens", &params->skip_special_tokens, NULL, err));
-    TRY(dse_param_string(root, "grammar", &params->grammar, &params->grammar_bytes, err));
-    if (params->grammar && params->grammar_bytes == 0) params->grammar = NULL;
+    int64_t priority = 0;
+    TRY(dse_param_int(root, "priority", -DSE_MAX_PRIORITY, DSE_MAX_PRIORITY, &priority, &params->has_priority, err));
+    params->priority = (int)priority;
+    TRY(dse_param_string(root, "cache_salt", &params->cache_salt, NULL, err));
+    if (params->cache_salt && !*params->cache_salt)
+        return dse_fail_at(err, DSE_ERR_INVALID, "cache_salt", -1, "cache_salt must not be empty");
     return DSE_OK;
 }
 
@@ -226,17 +202,6 @@ void dse_gen_params_deinit(struct dse_gen_params *params)
     params->logit_bias = NULL;
     params->sampling.logit_bias = NULL;
     params->sampling.n_logit_bias = 0;
-}
-
-enum dse_status dse_gen_params_grammar(const struct dse_gen_params *params, struct dse_grammar **grammar,
-                                       struct dse_error *err)
-{
-    *grammar = NULL;
-    if (!params->grammar) return DSE_OK;
-    enum dse_status status = dse_grammar_compile(params->grammar, params->grammar_bytes, grammar, err);
-    if (status == DSE_OK || status == DSE_ERR_NO_MEMORY) return status;
-    struct dse_error copy = *err;
-    return dse_fail_at(err, DSE_ERR_INVALID, "grammar", -1, "grammar: %s", copy.message);
 }
 
 bool dse_put_usage(struct dse_buffer *out, const struct dse_usage *usage)

@@ -7,6 +7,7 @@
 #include <jansson.h>
 
 #include "base/buffer.h"
+#include "server/constraint.h"
 #include "text/output.h"
 
 #define DSE_MAX_STOP_TOKENS 64
@@ -26,17 +27,16 @@ struct dse_gen_params {
     size_t stop_bytes[DSE_OUTPUT_MAX_STOPS];
     int n_stop_tokens;
     int32_t stop_tokens[DSE_MAX_STOP_TOKENS];
-    const char *grammar; /* NULL: none */
-    size_t grammar_bytes;
+    struct dse_constraint constraint;
+    const char *cache_salt; /* NULL: that of the key */
+    bool has_priority;
+    int priority;
 };
 
 /* root: the request object, which must outlive *params. n_vocab bounds token ids. */
 DSE_MUST_CHECK enum dse_status dse_gen_params_parse(const json_t *root, int n_vocab, struct dse_gen_params *params,
                                                     struct dse_error *err);
 void dse_gen_params_deinit(struct dse_gen_params *params);
-/* *grammar: owned, or NULL when none was asked for. */
-DSE_MUST_CHECK enum dse_status dse_gen_params_grammar(const struct dse_gen_params *params, struct dse_grammar **grammar,
-                                                      struct dse_error *err);
 
 struct dse_usage {
     int64_t prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens;

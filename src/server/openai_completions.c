@@ -84,7 +84,8 @@ static enum dse_status prepare(struct dse_served *served, const json_t *root, st
                                struct dse_generation_setup *setup, struct dse_error *err)
 {
     enum dse_status status = dse_completion_request_parse(root, served->n_vocab, request, err);
-    if (status == DSE_OK) status = dse_gen_params_grammar(&request->params, &setup->grammar, err);
+    if (status == DSE_OK)
+        status = dse_constraint_compile(&request->params.constraint, served->grammars, &setup->grammar, err);
     if (status != DSE_OK) return status;
     setup->prompts = dse_calloc(DSE_MEM_REQUEST, (size_t)request->n_prompts, sizeof *setup->prompts);
     if (!setup->prompts) return dse_fail_memory(err, (size_t)request->n_prompts * sizeof *setup->prompts, "prompts");

@@ -227,6 +227,7 @@ static void served_free(struct dse_served *served)
 {
     if (!served) return;
     dse_chat_marks_free(served->marks);
+    dse_grammar_cache_free(served->grammars);
     dse_model_unref(served->model);
     dse_free(served);
 }
@@ -298,7 +299,8 @@ static enum dse_status served_fill(struct dse_served *served, struct dse_engine 
     dse_free(eos);
     if (!have_texts) return dse_fail_memory(err, 64, "served model");
     served->thinks = served->traits.has_thinking || dse_tokenizer_find_added(served->tokenizer, "</think>") >= 0;
-    return dse_chat_marks_create(served->tokenizer, &served->marks, err);
+    enum dse_status status = dse_grammar_cache_create(&served->grammars, err);
+    return status == DSE_OK ? dse_chat_marks_create(served->tokenizer, &served->marks, err) : status;
 }
 
 enum dse_status dse_server_set_engine(struct dse_server *server, struct dse_engine *engine, struct dse_error *err)

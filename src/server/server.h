@@ -8,16 +8,17 @@
 
 #include <dse/dse.h>
 
+#include "server/auth.h"
 #include "text/output.h"
 
 struct dse_server;
 
 struct dse_server_options {
-    const char *host;            /* name or address; NULL: 127.0.0.1 */
-    int port;                    /* 0: any free one, see dse_server_port */
-    const char *uds;             /* Unix socket path instead of host and port; NULL: none */
-    bool insecure;               /* allow an address beyond loopback without a key */
-    const char *const *api_keys; /* any of them is accepted; none: no authentication */
+    const char *host;                   /* name or address; NULL: 127.0.0.1 */
+    int port;                           /* 0: any free one, see dse_server_port */
+    const char *uds;                    /* Unix socket path instead of host and port; NULL: none */
+    bool insecure;                      /* allow an address beyond loopback without a key */
+    const struct dse_api_key *api_keys; /* any of them is accepted; none: no authentication */
     int n_api_keys;
     const char *const *cors_origins; /* none: origins on this machine; "*": all */
     int n_cors_origins;

@@ -14,6 +14,7 @@
 #include "server/workers.h"
 #include "text/chat_prompt.h"
 #include "text/chat_template.h"
+#include "text/grammar_cache.h"
 #include "text/tokenizer.h"
 
 /* A loaded model as requests see it. Built once, then constant. */
@@ -29,6 +30,7 @@ struct dse_served {
     int64_t context_length;
     size_t longest_token; /* bytes of text that one token can stand for at most */
     struct dse_chat_marks *marks;
+    struct dse_grammar_cache *grammars; /* of earlier requests */
 };
 
 struct dse_server {

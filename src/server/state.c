@@ -141,7 +141,7 @@ static json_t *step_seconds(void)
     json_t *object = json_object();
     for (int i = 0; i < DSE_STEP_CAUSE_COUNT; i++)
         json_object_set_new(object, dse_step_cause_names[i],
-                            json_real((double)dse_counter_get((enum dse_counter)(DSE_COUNTER_STEP_WAIT + i)) * 1e-9));
+                            json_real((double)dse_counter_get((enum dse_counter)(DSE_COUNTER_STEP_SWAP + i)) * 1e-9));
     return object;
 }
 

@@ -49,8 +49,10 @@ static void put_step(struct dse_buffer *out, const struct dse_step_record *r)
     uint64_t duration = 0, at = r->begin_ns;
     for (int i = DSE_STEP_WAIT + 1; i < DSE_STEP_CAUSE_COUNT; i++)
         duration += cause[i];
-    if (cause[DSE_STEP_WAIT] > 0) {
-        put_event(out, dse_step_cause_names[DSE_STEP_WAIT], at - cause[DSE_STEP_WAIT], cause[DSE_STEP_WAIT]);
+    uint64_t before = at - cause[DSE_STEP_SWAP] - cause[DSE_STEP_WAIT];
+    for (int i = 0; i <= DSE_STEP_WAIT; before += cause[i++]) {
+        if (cause[i] == 0) continue;
+        put_event(out, dse_step_cause_names[i], before, cause[i]);
         dse_buffer_puts(out, "}");
     }
     put_event(out, "step", at, duration);

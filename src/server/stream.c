@@ -123,13 +123,14 @@ void dse_stream_finish(struct dse_choice *c)
     send_chunk(g, false, g->n_finished == g->n_choices && !g->params.include_usage);
 }
 
-void dse_stream_progress(struct dse_choice *c, int n_processed, int n_prompt)
+void dse_stream_progress(struct dse_choice *c, const struct dse_event *event)
 {
     struct dse_generation *g = c->generation;
     begin_chunk(g);
     dse_buffer_printf(&g->chunk,
                       "],\"prompt_progress\":{\"total\":%d,\"cache\":%d,\"processed\":%d,\"time_ms\":%llu}}\n\n",
-                      n_prompt, 0, n_processed, (unsigned long long)((dse_clock_ns() - g->start_ns) / 1000000u));
+                      event->n_prompt, event->n_cached, event->n_processed,
+                      (unsigned long long)((dse_clock_ns() - g->start_ns) / 1000000u));
     send_formatted(g);
 }
 

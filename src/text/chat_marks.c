@@ -34,12 +34,18 @@ static int compare_literals(const void *a, const void *b)
     return order ? order : (x->bytes > y->bytes) - (x->bytes < y->bytes);
 }
 
-/* Added tokens that are tags by their look; others (runs of blanks, rare letters) are ordinary text. */
+/* Added tokens that are tags by their look; others (runs of blanks, rare letters) are ordinary text. Of the tags of
+ * V3.2 and V4 only the middle is a token, ｜DSML｜. */
 static bool is_tag(struct dse_slice text)
 {
-    if (text.bytes < 3) return false;
-    char first = text.data[0], last = text.data[text.bytes - 1];
-    return (first == '<' && last == '>') || (first == '[' && last == ']');
+    static const char *const ends[][2] = {{"<", ">"}, {"[", "]"}, {"｜", "｜"}};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        size_t first = strlen(ends[i][0]), last = strlen(ends[i][1]);
+        if (text.bytes > first + last && memcmp(text.data, ends[i][0], first) == 0 &&
+            memcmp(text.data + text.bytes - last, ends[i][1], last) == 0)
+            return true;
+    }
+    return false;
 }
 
 enum dse_status dse_chat_marks_create(const struct dse_tokenizer *tokenizer, struct dse_chat_marks **out,

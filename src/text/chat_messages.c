@@ -277,7 +277,8 @@ static bool role_is(const json_t *message, const char *role)
     return found && strcmp(found, role) == 0;
 }
 
-/* Neighbours of one speaker become one message; what carries calls or a prefix mark stays apart. */
+/* Neighbours of one speaker become one message; what carries calls or a prefix mark stays apart. Encoders have their own
+ * rules for neighbours. */
 static bool can_merge(const json_t *a, const json_t *b)
 {
     if (role_is(a, "user")) return role_is(b, "user");
@@ -323,7 +324,7 @@ static enum dse_status add_message(struct assembly *a, json_t *message, const st
         join_begin(&a->systems, message);
         return DSE_OK;
     }
-    if (a->last.message && can_merge(a->last.message, message)) {
+    if (!traits->encoder_rules && a->last.message && can_merge(a->last.message, message)) {
         join_add(&a->last, content);
         return DSE_OK;
     }

@@ -115,6 +115,7 @@ void dse_template_probe(const struct dse_template *tmpl, const char *bos_token, 
     if (budget.limits.max_output_bytes > MAX_BYTES) budget.limits.max_output_bytes = MAX_BYTES;
     memset(traits, 0, sizeof(*traits));
     traits->tool_format = dse_tool_format_of(tmpl->source);
+    traits->older_tool_layout = dse_tool_layout_is_older(traits->tool_format, tmpl->source);
     traits->encoder_rules = dse_chat_builtin_is_encoder(tmpl->source);
     probe_calls(&probe, traits);
     probe_tools(&probe, traits);

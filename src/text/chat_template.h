@@ -53,6 +53,7 @@ struct dse_template_traits {
     bool renders_system;        /* a system message reaches the text */
     bool encoder_rules;         /* a built-in encoder: system messages stay in place, arguments must be an object */
     enum dse_tool_format tool_format; /* of the calls that it shows to the model */
+    bool older_tool_layout;           /* dse_tool_layout_is_older */
 };
 void dse_template_probe(const struct dse_template *tmpl, const char *bos_token, const char *eos_token,
                         struct dse_template_traits *traits);

@@ -5,23 +5,26 @@
 
 #include <string.h>
 
-struct mask_slot {
-    uint32_t config; /* 0: unused */
-    uint64_t last_use;
-};
-
 struct dse_grammar_state {
     struct dse_grammar *grammar;
     const struct dse_token_trie *trie;
     struct grammar_matcher matcher;
     uint32_t config;
-    bool ended;     /* a stop token was accepted */
-    uint32_t *path; /* [trie->max_depth + 1] configurations on the way down */
-    struct mask_slot *slots;
-    uint64_t *masks; /* [n_slots][n_words + 1]: the last word takes the bits of inner nodes */
-    uint32_t n_slots;
-    uint64_t clock;
+    bool ended;                  /* a stop token was accepted */
+    uint32_t *path;              /* [trie->max_depth + 1] configurations on the way down */
+    uint64_t *walked;            /* [n_words + 1] of a walk: the last word takes the bits of inner nodes */
+    struct grammar_masks *masks; /* the grammar's; NULL: none for this trie */
 };
+
+/* The first sequence makes the grammar's masks. Without memory for them every mask is worked out. */
+static struct grammar_masks *shared_masks(struct dse_grammar *grammar, const struct dse_token_trie *trie)
+{
+    pthread_mutex_lock(&grammar->lock);
+    if (!grammar->masks) grammar->masks = dse_grammar_masks_create(trie);
+    struct grammar_masks *masks = grammar->masks;
+    pthread_mutex_unlock(&grammar->lock);
+    return masks && dse_grammar_masks_fit(masks, trie) ? masks : NULL;
+}
 
 enum dse_status dse_grammar_state_create(struct dse_grammar *grammar, const struct dse_token_trie *trie,
                                          struct dse_grammar_state **out, struct dse_error *err)
@@ -31,18 +34,16 @@ enum dse_status dse_grammar_state_create(struct dse_grammar *grammar, const stru
     if (!state) return dse_fail_memory(err, sizeof *state, "a grammar state");
     state->grammar = dse_grammar_ref(grammar);
     state->trie = trie;
-    size_t mask_bytes = (trie->n_words + 1) * sizeof *state->masks;
-    size_t n_slots = DSE_GRAMMAR_MASK_CACHE_BYTES / mask_bytes;
-    state->n_slots = n_slots < 1 ? 1 : n_slots > 64 ? 64 : (uint32_t)n_slots;
+    size_t mask_bytes = (trie->n_words + 1) * sizeof *state->walked;
     enum dse_status status = dse_grammar_matcher_init(&state->matcher, grammar, err);
     if (status != DSE_OK) goto fail;
     state->path = dse_alloc(DSE_MEM_TEXT, (trie->max_depth + 1) * sizeof *state->path);
-    state->slots = dse_calloc(DSE_MEM_TEXT, state->n_slots, sizeof *state->slots);
-    state->masks = dse_alloc(DSE_MEM_TEXT, state->n_slots * mask_bytes);
-    if (!state->path || !state->slots || !state->masks) {
-        status = dse_fail_memory(err, state->n_slots * mask_bytes, "a grammar state");
+    state->walked = dse_alloc(DSE_MEM_TEXT, mask_bytes);
+    if (!state->path || !state->walked) {
+        status = dse_fail_memory(err, mask_bytes, "a grammar state");
         goto fail;
     }
+    state->masks = shared_masks(grammar, trie);
     state->config = dse_grammar_matcher_start(&state->matcher);
     *out = state;
     return DSE_OK;
@@ -57,15 +58,13 @@ void dse_grammar_state_free(struct dse_grammar_state *state)
     dse_grammar_matcher_deinit(&state->matcher);
     dse_grammar_unref(state->grammar);
     dse_free(state->path);
-    dse_free(state->slots);
-    dse_free(state->masks);
+    dse_free(state->walked);
     dse_free(state);
 }
 
 static void flush(struct dse_grammar_state *state)
 {
     state->config = dse_grammar_matcher_flush(&state->matcher, state->config);
-    memset(state->slots, 0, state->n_slots * sizeof *state->slots);
 }
 
 /* Walks the trie. False if the matcher ran out of room and it is not the last try; on the last try whatever does not
@@ -100,36 +99,17 @@ static bool walk(struct dse_grammar_state *state, uint64_t *mask, bool last_try)
     return true;
 }
 
-static struct mask_slot *oldest_slot(struct dse_grammar_state *state)
+static void fill_mask(struct dse_grammar_state *state, uint64_t *mask)
 {
-    struct mask_slot *oldest = &state->slots[0];
-    for (uint32_t i = 1; i < state->n_slots; i++)
-        if (state->slots[i].last_use < oldest->last_use) oldest = &state->slots[i];
-    return oldest;
-}
-
-static const uint64_t *find_mask(struct dse_grammar_state *state)
-{
-    struct grammar_matcher *m = &state->matcher;
-    size_t stride = state->trie->n_words + 1;
-    uint32_t known = m->configs[state->config].mask_slot;
-    state->clock++;
-    if (known) {
-        state->slots[known - 1].last_use = state->clock;
-        return state->masks + (known - 1) * stride;
-    }
-    struct mask_slot *slot = oldest_slot(state);
-    if (slot->config) m->configs[slot->config].mask_slot = 0;
-    slot->config = 0;
-    uint32_t number = (uint32_t)(slot - state->slots);
-    uint64_t *mask = state->masks + number * stride;
-    if (!walk(state, mask, false)) {
+    uint64_t hash[2];
+    dse_grammar_matcher_hash(&state->matcher, state->config, hash);
+    if (state->masks && dse_grammar_masks_find(state->masks, hash, mask)) return;
+    if (!walk(state, state->walked, false)) {
         flush(state);
-        walk(state, mask, true);
+        walk(state, state->walked, true);
     }
-    *slot = (struct mask_slot){state->config, state->clock};
-    m->configs[state->config].mask_slot = number + 1;
-    return mask;
+    memcpy(mask, state->walked, state->trie->n_words * sizeof *mask);
+    if (state->masks) dse_grammar_masks_put(state->masks, hash, mask);
 }
 
 void dse_grammar_mask(struct dse_grammar_state *state, uint64_t *mask)
@@ -138,7 +118,7 @@ void dse_grammar_mask(struct dse_grammar_state *state, uint64_t *mask)
     if (state->config == GRAMMAR_DEAD || state->ended)
         memset(mask, 0, trie->n_words * sizeof *mask);
     else
-        memcpy(mask, find_mask(state), trie->n_words * sizeof *mask);
+        fill_mask(state, mask);
     if (!dse_grammar_may_end(state)) return;
     for (size_t i = 0; i < trie->n_words; i++)
         mask[i] |= trie->stops[i];

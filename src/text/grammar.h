@@ -40,7 +40,7 @@ DSE_MUST_CHECK enum dse_status dse_grammar_state_create(struct dse_grammar *gram
 void dse_grammar_state_free(struct dse_grammar_state *state);
 
 /* Bit i of mask is set when token i may come next; mask has (dse_tokenizer_count + 63) / 64 words. Control tokens are
- * never allowed, but stop tokens are when the grammar may end here. */
+ * allowed only where a grammar of tool calls has a mark, stop tokens when the grammar may end here. */
 void dse_grammar_mask(struct dse_grammar_state *state, uint64_t *mask);
 /* Moves on by a token that the mask allowed; false if the grammar cannot take it (the state is then dead). */
 bool dse_grammar_accept(struct dse_grammar_state *state, int32_t token);

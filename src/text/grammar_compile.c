@@ -228,37 +228,40 @@ static enum dse_status check_start(const struct dse_grammar *grammar, struct dse
     return status;
 }
 
-static enum dse_status compile_rules(const struct grammar_rules *rules, struct dse_grammar *grammar,
-                                     struct dse_error *err)
-{
-    uint32_t root = 0;
-    while (root < rules->n_rules && strcmp(rules->rules[root].name, "root") != 0)
-        root++;
-    if (root == rules->n_rules) return dse_grammar_fail(err, DSE_ERR_INVALID, 0, "there is no rule 'root'");
-    enum dse_status status = dse_grammar_check_recursion(rules, err);
-    if (status == DSE_OK) status = emit_rules(rules, grammar, root, err);
-    if (status == DSE_OK) status = check_start(grammar, err);
-    return status;
-}
-
-enum dse_status dse_grammar_compile(const char *source, size_t bytes, struct dse_grammar **out, struct dse_error *err)
+enum dse_status dse_grammar_compile_rules(const struct grammar_rules *rules, uint32_t root, struct dse_grammar **out,
+                                          struct dse_error *err)
 {
     *out = NULL;
     struct dse_grammar *grammar = dse_calloc(DSE_MEM_TEXT, 1, sizeof *grammar);
     if (!grammar) return dse_fail_memory(err, sizeof *grammar, "a grammar");
     atomic_init(&grammar->references, 1);
-    struct dse_arena arena;
-    dse_arena_init(&arena, DSE_MEM_TEXT, MAX_ARENA_BYTES);
-    struct grammar_rules rules = {.arena = &arena};
-    enum dse_status status = dse_grammar_parse(source, bytes, &rules, err);
-    if (status == DSE_OK) status = compile_rules(&rules, grammar, err);
-    dse_arena_deinit(&arena);
+    pthread_mutex_init(&grammar->lock, NULL);
+    enum dse_status status = dse_grammar_check_recursion(rules, err);
+    if (status == DSE_OK) status = emit_rules(rules, grammar, root, err);
+    if (status == DSE_OK) status = check_start(grammar, err);
     if (status != DSE_OK) {
         dse_grammar_unref(grammar);
         return status;
     }
     *out = grammar;
     return DSE_OK;
+}
+
+enum dse_status dse_grammar_compile(const char *source, size_t bytes, struct dse_grammar **out, struct dse_error *err)
+{
+    *out = NULL;
+    struct dse_arena arena;
+    dse_arena_init(&arena, DSE_MEM_TEXT, MAX_ARENA_BYTES);
+    struct grammar_rules rules = {.arena = &arena};
+    enum dse_status status = dse_grammar_parse(source, bytes, &rules, err);
+    uint32_t root = 0;
+    while (root < rules.n_rules && strcmp(rules.rules[root].name, "root") != 0)
+        root++;
+    if (status == DSE_OK && root == rules.n_rules)
+        status = dse_grammar_fail(err, DSE_ERR_INVALID, 0, "there is no rule 'root'");
+    if (status == DSE_OK) status = dse_grammar_compile_rules(&rules, root, out, err);
+    dse_arena_deinit(&arena);
+    return status;
 }
 
 struct dse_grammar *dse_grammar_ref(struct dse_grammar *grammar)
@@ -270,6 +273,8 @@ struct dse_grammar *dse_grammar_ref(struct dse_grammar *grammar)
 void dse_grammar_unref(struct dse_grammar *grammar)
 {
     if (!grammar || atomic_fetch_sub_explicit(&grammar->references, 1, memory_order_acq_rel) != 1) return;
+    dse_grammar_masks_free(grammar->masks);
+    pthread_mutex_destroy(&grammar->lock);
     dse_free(grammar->nodes);
     dse_free(grammar);
 }

@@ -1,6 +1,7 @@
 /* What the files of the grammar share: syntax tree, compiled graph, token trie, matcher.
  *
  *   source --grammar_parse.c--> rules (tree) --grammar_compile.c--> struct dse_grammar (graph of byte ranges)
+ *   JSON schema, regular expression, tools --json_schema*.c, regex_grammar.c, grammar_build.c--> rules (tree)
  *   graph --grammar_matcher.c--> sets of parse stacks, a lazily built automaton over them
  *   token texts --grammar_trie.c--> trie;   grammar.c walks the trie with the matcher.
  *
@@ -9,19 +10,22 @@
 #ifndef DSE_TEXT_GRAMMAR_INTERNAL_H
 #define DSE_TEXT_GRAMMAR_INTERNAL_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "base/arena.h"
 #include "text/grammar.h"
 
 #define DSE_GRAMMAR_MAX_REPEAT       4096       /* bounds of {m,n} */
+#define DSE_GRAMMAR_MAX_BUILD_REPEAT 65536      /* the same of grammars that are built (grammar_build.h) */
 #define DSE_GRAMMAR_MAX_PARENS       128        /* nested groups */
 #define DSE_GRAMMAR_MAX_TREE_DEPTH   512        /* groups, sequences and repetitions inside one another */
 #define DSE_GRAMMAR_MAX_NAME_BYTES   256        /* of a rule */
 #define DSE_GRAMMAR_MAX_TOKEN_BYTES  4096       /* longer tokens are never allowed under a grammar */
 #define DSE_GRAMMAR_MAX_CLOSURE      16384      /* positions visited for one byte */
 #define DSE_GRAMMAR_MAX_MASK_WORK    (1u << 22) /* positions visited for one mask; a hostile grammar stops here */
-#define DSE_GRAMMAR_MASK_CACHE_BYTES (512u << 10)
+#define DSE_GRAMMAR_MASK_CACHE_BYTES ((size_t)1 << 20) /* of one grammar, for all its sequences */
+#define DSE_GRAMMAR_MAX_MASKS        512               /* the same of a small vocabulary */
 
 /* ---- syntax tree ------------------------------------------------------------------------------------------- */
 
@@ -74,6 +78,8 @@ struct grammar_rules {
 /* Fills rules (which is zeroed by the caller but for its arena); every rule that is used is defined. */
 DSE_MUST_CHECK enum dse_status dse_grammar_parse(const char *source, size_t bytes, struct grammar_rules *rules,
                                                  struct dse_error *err);
+/* Sorts, joins and, if negated, turns inside out; ranges has room for n + 1. Returns the new count. */
+size_t dse_grammar_normalise_ranges(struct grammar_range *ranges, size_t n_ranges, bool negated);
 /* "grammar line N: …"; also sets err->line. */
 enum dse_status dse_grammar_fail(struct dse_error *err, enum dse_status status, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
@@ -102,8 +108,13 @@ struct dse_grammar {
     uint32_t n_nodes, start;
     uint32_t n_classes; /* bytes that no node tells apart share a class */
     uint8_t class_of_byte[256], byte_of_class[256];
+    pthread_mutex_t lock;        /* while masks are made for the first sequence */
+    struct grammar_masks *masks; /* NULL: none so far */
 };
 
+/* Rules whose bodies are all there -> a grammar that starts at root, owned. */
+DSE_MUST_CHECK enum dse_status dse_grammar_compile_rules(const struct grammar_rules *rules, uint32_t root,
+                                                         struct dse_grammar **out, struct dse_error *err);
 /* Rejects left recursion. */
 DSE_MUST_CHECK enum dse_status dse_grammar_check_recursion(const struct grammar_rules *rules, struct dse_error *err);
 /* Ranges of code points as alternative sequences of byte ranges; calls back with 1…4 bytes. */
@@ -120,6 +131,7 @@ struct trie_node {
 };
 
 struct dse_token_trie {
+    uint64_t id;              /* of no other trie of this process */
     size_t n_tokens, n_words; /* words of a mask */
     struct trie_node *nodes;  /* in preorder */
     uint32_t n_nodes;
@@ -129,7 +141,11 @@ struct dse_token_trie {
     uint8_t *texts;
 };
 
-enum grammar_token_use { GRAMMAR_TOKEN_TEXT, GRAMMAR_TOKEN_STOP, GRAMMAR_TOKEN_NEVER };
+/* A control token can only be taken where a grammar asks for it: it is matched by this byte, which no UTF-8 has, and
+ * its text. Tokens of text with this byte are never allowed. */
+#define GRAMMAR_CONTROL_BYTE 0xFF
+
+enum grammar_token_use { GRAMMAR_TOKEN_TEXT, GRAMMAR_TOKEN_STOP, GRAMMAR_TOKEN_NEVER, GRAMMAR_TOKEN_CONTROL };
 DSE_MUST_CHECK enum dse_status dse_token_trie_create_from(const struct dse_slice *texts, const uint8_t *uses,
                                                           size_t n_tokens, struct dse_token_trie **out,
                                                           struct dse_error *err);
@@ -143,11 +159,11 @@ DSE_MUST_CHECK enum dse_status dse_token_trie_create_from(const struct dse_slice
 struct grammar_config {
     uint32_t first, count; /* entries, sorted */
     uint32_t chain;
-    uint32_t mask_slot; /* 1 + slot of the mask cache, 0 if none */
 };
 
 struct grammar_cell {
     uint32_t node, parent, chain, depth;
+    uint64_t hash[2]; /* of this cell and all below it: does not depend on their numbers */
 };
 
 struct grammar_matcher {
@@ -175,6 +191,19 @@ uint32_t dse_grammar_matcher_start(struct grammar_matcher *matcher);
 uint32_t dse_grammar_matcher_step(struct grammar_matcher *matcher, uint32_t config, uint32_t byte_class);
 /* Forgets everything but this configuration, whose new number is returned. */
 uint32_t dse_grammar_matcher_flush(struct grammar_matcher *matcher, uint32_t config);
+
+/* Of a configuration's stacks, whatever their cells are numbered. */
+void dse_grammar_matcher_hash(const struct grammar_matcher *matcher, uint32_t config, uint64_t hash[2]);
+
+/* ---- masks that were worked out (grammar_masks.c) ------------------------------------------------------------ */
+
+struct grammar_masks;
+struct grammar_masks *dse_grammar_masks_create(const struct dse_token_trie *trie); /* NULL: no memory */
+void dse_grammar_masks_free(struct grammar_masks *masks);
+bool dse_grammar_masks_fit(const struct grammar_masks *masks, const struct dse_token_trie *trie);
+/* mask: [n_words of the trie]. Neither allocates. */
+bool dse_grammar_masks_find(struct grammar_masks *masks, const uint64_t hash[2], uint64_t *mask);
+void dse_grammar_masks_put(struct grammar_masks *masks, const uint64_t hash[2], const uint64_t *mask);
 
 static inline bool grammar_config_may_end(const struct grammar_matcher *matcher, uint32_t config)
 {

@@ -12,6 +12,8 @@
 
 #include <string.h>
 
+#include "base/random.h"
+
 #define N_CELLS        (1u << 15)
 #define N_CELL_HEADS   (1u << 15)
 #define N_ENTRIES      (1u << 17)
@@ -20,6 +22,20 @@
 #define N_ROW_WORDS    (1u << 18)
 #define N_SEEN         (2u * DSE_GRAMMAR_MAX_CLOSURE)
 #define FIRST_CONFIG   2u /* after GRAMMAR_FULL and GRAMMAR_DEAD */
+
+static uint64_t seeds[2]; /* the same in all matchers of this process */
+
+static void make_seeds(void)
+{
+    dse_random_bytes(seeds, sizeof seeds);
+}
+
+static uint64_t hash_seed(int index)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_seeds);
+    return seeds[index];
+}
 
 static uint32_t mix(uint64_t value)
 {
@@ -55,7 +71,7 @@ enum dse_status dse_grammar_matcher_init(struct grammar_matcher *m, const struct
     m->cells = (struct grammar_cell *)(m->seen + N_SEEN);
     m->configs = (struct grammar_config *)(m->cells + N_CELLS);
     m->rows = (uint32_t *)(m->configs + m->max_configs);
-    m->cells[0] = (struct grammar_cell){0};
+    m->cells[0] = (struct grammar_cell){.hash = {hash_seed(0), hash_seed(1)}};
     m->n_cells = 1;
     memset(m->configs, 0, FIRST_CONFIG * sizeof *m->configs);
     m->n_configs = FIRST_CONFIG;
@@ -78,10 +94,25 @@ static uint32_t cell_slot(uint32_t node, uint32_t parent)
     return mix((uint64_t)node << 32 | parent) % N_CELL_HEADS;
 }
 
+static uint64_t scramble(uint64_t value)
+{
+    value = (value ^ value >> 31) * 0x7FB5D329728EA185ull;
+    value = (value ^ value >> 27) * 0x81DADEF4BC2DD44Dull;
+    return value ^ value >> 33;
+}
+
+/* A node on top of a stack that is known by its hash. */
+static void hash_node(uint32_t node, const uint64_t below[2], uint64_t hash[2])
+{
+    hash[0] = scramble(below[0] * 3 + node + 0x9E3779B97F4A7C15ull);
+    hash[1] = scramble(below[1] + ((uint64_t)node << 20) * 0xD1342543DE82EF95ull + 0xA0761D6478BD642Full);
+}
+
 static void add_cell(struct grammar_matcher *m, uint32_t node, uint32_t parent)
 {
     uint32_t *head = &m->cell_heads[cell_slot(node, parent)];
-    m->cells[m->n_cells] = (struct grammar_cell){node, parent, *head, m->cells[parent].depth + 1};
+    m->cells[m->n_cells] = (struct grammar_cell){node, parent, *head, m->cells[parent].depth + 1, {0}};
+    hash_node(node, m->cells[parent].hash, m->cells[m->n_cells].hash);
     *head = m->n_cells++;
 }
 
@@ -250,6 +281,20 @@ uint32_t dse_grammar_matcher_step(struct grammar_matcher *m, uint32_t config, ui
     uint32_t to = close_and_intern(m);
     if (to != GRAMMAR_FULL) *known = to;
     return to;
+}
+
+/* Entries are sorted by numbers of cells, which say nothing: a sum does not mind the order. */
+void dse_grammar_matcher_hash(const struct grammar_matcher *m, uint32_t config, uint64_t hash[2])
+{
+    const struct grammar_config *c = &m->configs[config];
+    hash[0] = c->count;
+    hash[1] = c->count;
+    for (uint32_t i = 0; i < c->count; i++) {
+        uint64_t position = m->entries[c->first + i], one[2];
+        hash_node((uint32_t)(position >> 32), m->cells[(uint32_t)position].hash, one);
+        hash[0] += one[0];
+        hash[1] += one[1];
+    }
 }
 
 /* Cells that the configuration's stacks use move down in order, which keeps parents before children. */

@@ -231,8 +231,7 @@ static int compare_ranges(const void *a, const void *b)
     return x->lo != y->lo ? (x->lo < y->lo ? -1 : 1) : x->hi < y->hi ? -1 : x->hi > y->hi;
 }
 
-/* Sorts, joins and, if negated, turns inside out; ranges has room for n + 1. Returns the new count. */
-static size_t normalise_ranges(struct grammar_range *ranges, size_t n, bool negated)
+size_t dse_grammar_normalise_ranges(struct grammar_range *ranges, size_t n, bool negated)
 {
     qsort(ranges, n, sizeof *ranges, compare_ranges);
     size_t kept = 0;
@@ -283,7 +282,7 @@ static enum dse_status parse_class(struct parser *p, struct grammar_tree **out)
     }
     if (p->at != close) return FAIL(p, "an escape runs past the end of its character class");
     p->at++;
-    n = normalise_ranges(ranges, n, negated);
+    n = dse_grammar_normalise_ranges(ranges, n, negated);
     if (n == 0 || (n == 1 && ranges[0].lo >= 0xD800 && ranges[0].hi <= 0xDFFF))
         return FAIL(p, "a character class matches nothing");
     tree->class.ranges = ranges;

@@ -62,9 +62,13 @@ static enum dse_status build_nodes(struct dse_token_trie *trie, const struct tri
     return DSE_OK;
 }
 
-static bool is_text(const struct dse_slice *text, uint8_t use)
+/* Bytes that a grammar must match for the token, 0: it never can. */
+static size_t matched_bytes(const struct dse_slice *text, uint8_t use)
 {
-    return use == GRAMMAR_TOKEN_TEXT && text->bytes > 0 && text->bytes <= DSE_GRAMMAR_MAX_TOKEN_BYTES;
+    bool usable = text->bytes > 0 && text->bytes < DSE_GRAMMAR_MAX_TOKEN_BYTES;
+    if (usable && use == GRAMMAR_TOKEN_CONTROL) return text->bytes + 1;
+    return usable && use == GRAMMAR_TOKEN_TEXT && !memchr(text->data, GRAMMAR_CONTROL_BYTE, text->bytes) ? text->bytes
+                                                                                                         : 0;
 }
 
 static enum dse_status fill_trie(struct dse_token_trie *trie, const struct dse_slice *texts, const uint8_t *uses,
@@ -72,7 +76,7 @@ static enum dse_status fill_trie(struct dse_token_trie *trie, const struct dse_s
 {
     size_t n = trie->n_tokens, total = 0, n_items = 0;
     for (size_t i = 0; i < n; i++)
-        if (is_text(&texts[i], uses[i])) total += texts[i].bytes;
+        total += matched_bytes(&texts[i], uses[i]);
     if (total >= UINT32_MAX) return dse_fail(err, DSE_ERR_LIMIT, "token texts are %zu bytes", total);
     trie->stops = dse_calloc(DSE_MEM_TEXT, trie->n_words, sizeof *trie->stops);
     trie->offsets = dse_alloc(DSE_MEM_TEXT, (n + 1) * sizeof *trie->offsets);
@@ -86,10 +90,12 @@ static enum dse_status fill_trie(struct dse_token_trie *trie, const struct dse_s
     for (size_t i = 0; i < n; i++) {
         trie->offsets[i] = offset;
         if (uses[i] == GRAMMAR_TOKEN_STOP) trie->stops[i / 64] |= 1ull << (i % 64);
-        if (!is_text(&texts[i], uses[i])) continue;
-        memcpy(trie->texts + offset, texts[i].data, texts[i].bytes);
-        items[n_items++] = (struct trie_item){trie->texts + offset, (uint32_t)texts[i].bytes, (uint32_t)i};
-        offset += (uint32_t)texts[i].bytes;
+        size_t bytes = matched_bytes(&texts[i], uses[i]);
+        if (bytes == 0) continue;
+        trie->texts[offset] = GRAMMAR_CONTROL_BYTE; /* stays in front of a control token */
+        memcpy(trie->texts + offset + bytes - texts[i].bytes, texts[i].data, texts[i].bytes);
+        items[n_items++] = (struct trie_item){trie->texts + offset, (uint32_t)bytes, (uint32_t)i};
+        offset += (uint32_t)bytes;
     }
     trie->offsets[n] = offset;
     if (n_items) qsort(items, n_items, sizeof *items, compare_items);
@@ -105,6 +111,8 @@ enum dse_status dse_token_trie_create_from(const struct dse_slice *texts, const 
     if (n_tokens >= INT32_MAX) return dse_fail(err, DSE_ERR_LIMIT, "%zu tokens", n_tokens);
     struct dse_token_trie *trie = dse_calloc(DSE_MEM_TEXT, 1, sizeof *trie);
     if (!trie) return dse_fail_memory(err, sizeof *trie, "the token trie");
+    static atomic_uint_fast64_t next_id = 1;
+    trie->id = atomic_fetch_add(&next_id, 1);
     trie->n_tokens = n_tokens;
     trie->n_words = (n_tokens + 63) / 64;
     enum dse_status status = fill_trie(trie, texts, uses, err);
@@ -132,7 +140,8 @@ enum dse_status dse_token_trie_create(const struct dse_tokenizer *tokenizer, con
         int32_t id = (int32_t)i;
         enum dse_token_kind kind = dse_tokenizer_kind(tokenizer, id);
         texts[i] = dse_tokenizer_bytes(tokenizer, id);
-        uses[i] = kind == DSE_TOKEN_CONTROL || kind == DSE_TOKEN_UNUSED ? GRAMMAR_TOKEN_NEVER : GRAMMAR_TOKEN_TEXT;
+        uses[i] = kind == DSE_TOKEN_UNUSED ? GRAMMAR_TOKEN_NEVER : GRAMMAR_TOKEN_TEXT;
+        if (kind == DSE_TOKEN_CONTROL) uses[i] = GRAMMAR_TOKEN_CONTROL;
     }
     for (int i = 0; i < n_stops; i++)
         if (stops[i] >= 0 && (size_t)stops[i] < n) uses[stops[i]] = GRAMMAR_TOKEN_STOP;

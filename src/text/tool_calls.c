@@ -31,6 +31,12 @@ enum dse_tool_format dse_tool_format_of(const char *source)
     return DSE_TOOLS_NONE;
 }
 
+bool dse_tool_layout_is_older(enum dse_tool_format format, const char *source)
+{
+    if (format == DSE_TOOLS_DSML) return strstr(source, "function_calls") != NULL;
+    return format == DSE_TOOLS_DEEPSEEK && strstr(source, "```json") != NULL;
+}
+
 bool dse_tool_format_has(enum dse_tool_format format, const char *text, size_t bytes)
 {
     static const char *const marks[] = {
@@ -218,11 +224,15 @@ static enum verdict token(struct cursor *c, const char *text)
     return literal(c, text);
 }
 
-static enum verdict scan_qwen_end(struct cursor *c, struct match *m)
+/* Inside a string of the arguments the mark is the string's text. No string of JSON has a line break, though: behind
+ * one the mark ends the call of a model that forgot a quote. */
+static enum verdict scan_qwen_end(struct cursor *c, bool in_string, struct match *m)
 {
     m->kind = MATCH_CALL_END;
     TRY(token(c, "}"));
-    return token(c, "</tool_call>");
+    const char *from = c->at;
+    TRY(token(c, "</tool_call>"));
+    return in_string && memchr(from, '\n', (size_t)(c->at - from)) == NULL ? NO : YES;
 }
 
 static enum verdict scan_qwen_call(struct cursor *c, struct match *m)
@@ -236,7 +246,7 @@ static enum verdict scan_qwen_call(struct cursor *c, struct match *m)
     TRY(literal(c, "\""));
     struct cursor rest = *c;
     m->is_empty = true;
-    enum verdict end = scan_qwen_end(&rest, m);
+    enum verdict end = scan_qwen_end(&rest, false, m);
     m->kind = MATCH_CALL;
     if (end == YES) *c = rest;
     if (end != NO) return end;
@@ -286,7 +296,9 @@ static enum verdict scan(const struct dse_tool_parser *p, struct cursor *c, stru
         enum verdict call = scan_call(p->format, c, m);
         return call == NO ? end : call;
     }
-    case DSE_TOOL_ARGUMENTS: return p->format == DSE_TOOLS_DEEPSEEK ? scan_deepseek_end(c, m) : scan_qwen_end(c, m);
+    case DSE_TOOL_ARGUMENTS:
+        if (p->format == DSE_TOOLS_DEEPSEEK) return scan_deepseek_end(c, m);
+        return scan_qwen_end(c, p->in_string, m);
     case DSE_TOOL_STRING:
     case DSE_TOOL_VALUE: m->kind = MATCH_VALUE_END; return literal(c, DSML_VALUE_END);
     case DSE_TOOL_GAP: return scan_gap(c, m);

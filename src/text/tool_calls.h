@@ -24,6 +24,9 @@ enum dse_tool_format {
 
 /* The format that a chat template or a compiled-in rendering shows to the model. */
 enum dse_tool_format dse_tool_format_of(const char *template_source);
+/* Of a format's two layouts the template shows the older one: V3's fence around arguments (then V3.1's bare ones), V3.2's
+ * function_calls (then V4's tool_calls). */
+bool dse_tool_layout_is_older(enum dse_tool_format format, const char *template_source);
 /* A token's text is a mark of the format: it must reach the parser even where control tokens are hidden. */
 bool dse_tool_format_has(enum dse_tool_format format, const char *text, size_t bytes);
 

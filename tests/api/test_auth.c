@@ -9,13 +9,16 @@
 
 static void keys_are_compared_over_their_whole_length(void **state)
 {
-    const char *keys[] = {"sk-first", "sk-second"};
+    const struct dse_api_key keys[] = {{.text = "sk-first"}, {.text = "sk-second"}};
     struct dse_auth auth = {0};
     struct dse_error err;
     assert_int_equal(dse_auth_init(&auth, keys, 2, NULL, 0, &err), DSE_OK);
     assert_true(dse_auth_key_ok(&auth, "Bearer sk-first", NULL));
     assert_true(dse_auth_key_ok(&auth, NULL, "sk-second"));
     assert_true(dse_auth_key_ok(&auth, "Bearer wrong", "sk-second"));
+    assert_string_equal(dse_auth_key_of(&auth, "Bearer sk-first", NULL)->text, "sk-first");
+    assert_string_equal(dse_auth_key_of(&auth, "Bearer wrong", "sk-second")->text, "sk-second");
+    assert_null(dse_auth_key_of(&auth, "Bearer wrong", NULL));
     static const char *const wrong[] = {"", "s", "sk-firs", "sk-firstt", "sk-firstsk-first", "SK-FIRST", "sk-second "};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
         assert_false(dse_auth_key_ok(&auth, NULL, wrong[i]));
@@ -27,7 +30,7 @@ static void keys_are_compared_over_their_whole_length(void **state)
 
 static void an_empty_key_is_refused(void **state)
 {
-    const char *keys[] = {""};
+    const struct dse_api_key keys[] = {{.text = ""}};
     struct dse_auth auth = {0};
     struct dse_error err;
     assert_int_equal(dse_auth_init(&auth, keys, 1, NULL, 0, &err), DSE_ERR_INVALID);
@@ -38,6 +41,7 @@ static void without_keys_everybody_may_ask(void **state)
 {
     struct dse_auth auth = {0};
     assert_true(dse_auth_key_ok(&auth, NULL, NULL));
+    assert_null(dse_auth_key_of(&auth, "Bearer any", NULL));
 }
 
 static void only_names_of_this_machine_are_local_hosts(void **state)

@@ -262,12 +262,6 @@ def test_final_message_can_be_continued(server):
     assert answer.status == 200 and not answer.json["choices"][0]["message"]["content"].startswith("one")
 
 
-def test_tools_without_a_place_in_the_template_are_ignored_with_a_note(server):
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-    reply = server.post(CHAT, {"messages": USER, "tools": [tool], "tool_choice": "auto", "max_tokens": 1})
-    assert reply.status == 200 and "tools ignored" in reply.headers["X-Deepseek-Edge-Note"]
-
-
 def test_every_path_works_without_v1_and_under_beta(server):
     for prefix in ("", "/v1", "/beta", "/beta/v1"):
         assert server.post(prefix + "/chat/completions", {"messages": USER, "max_tokens": 1}).status == 200

@@ -58,13 +58,12 @@ def test_bad_messages_are_named(server, messages, param):
 
 
 @pytest.mark.parametrize("fields,param", [
-    ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format.json_schema.schema"),
     ({"response_format": {"type": "xml"}}, "response_format.type"), ({"response_format": 5}, "response_format"),
     ({"tool_choice": "required"}, "tool_choice"), ({"tool_choice": {"type": "function"}}, "tool_choice"),
     ({"tool_choice": 5}, "tool_choice"), ({"tools": 5}, "tools"), ({"tools": [5]}, "tools[0]"),
-    ({"tools": [{"type": "function"}]}, "tools[0].function"), ({"json_schema": {}}, "json_schema"),
-    ({"guided_json": {}}, "guided_json"), ({"grammar": 5}, "grammar"), ({"grammar": "root ::= ("}, "grammar"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"), ({"json_schema": 5}, "json_schema"),
+    ({"guided_json": 5}, "guided_json"), ({"grammar": 5}, "grammar"), ({"grammar": "root ::= ("}, "grammar"),
     ({"grammar": "foo ::= \"x\""}, "grammar"), ({"grammar": "root ::= root"}, "grammar"),
     ({"grammar": "root ::= " + "(" * 60000}, "grammar"), ({"logit_bias": []}, "logit_bias"),
     ({"logit_bias": {"foo": 1}}, "logit_bias"), ({"logit_bias": {"999999999": 1}}, "logit_bias"),
@@ -85,7 +84,7 @@ WORDS = {  # field that takes one word of a list: a request with it
     "reasoning_effort": lambda word: {"reasoning_effort": word},
     "thinking.type": lambda word: {"thinking": {"type": word}},
     "tool_choice": lambda word: {"tool_choice": word},
-    "response_format.type": lambda word: {"response_format": {"type": word}},
+    "response_format.type": lambda word: {"response_format": {"type": word, "json_schema": {"schema": {}}}},
     "messages[0].role": lambda word: {"messages": [{"role": word, "content": "x"}] + USER},
     "messages[0].content[0].type": lambda word: {"messages": [{"role": "user", "content": [{"type": word, word: "x"}]}]},
 }

@@ -205,7 +205,7 @@ static void an_address_beyond_loopback_needs_a_key_or_consent(void **state)
     struct dse_server_options options = quick_options();
     struct dse_server *server = NULL;
     struct dse_error err;
-    const char *key = "secret";
+    const struct dse_api_key key = {.text = "secret"};
     options.host = "0.0.0.0";
     assert_int_equal(dse_server_start(&options, &server, &err), DSE_ERR_INVALID);
     assert_non_null(strstr(err.message, "--api-key"));
@@ -546,7 +546,8 @@ static void blank_keys_are_refused(void **state)
     struct dse_server *server = NULL;
     struct dse_error err;
     for (size_t i = 0; i < sizeof blanks / sizeof *blanks; i++) {
-        options.api_keys = &blanks[i];
+        const struct dse_api_key key = {.text = blanks[i]};
+        options.api_keys = &key;
         options.n_api_keys = 1;
         assert_int_equal(dse_server_start(&options, &server, &err), DSE_ERR_INVALID);
     }

@@ -158,6 +158,7 @@ def test_vllm_names_are_shown_when_asked_for(used, server):
     # as vLLM's V1 engine names them (vllm/v1/metrics/loggers.py)
     expected = {"num_requests_running": "gauge", "num_requests_waiting": "gauge", "kv_cache_usage_perc": "gauge",
                 "prompt_tokens": "counter", "generation_tokens": "counter", "num_preemptions": "counter",
+                "prefix_cache_queries": "counter", "prefix_cache_hits": "counter",
                 "request_success": "counter", "time_to_first_token_seconds": "histogram",
                 "inter_token_latency_seconds": "histogram", "time_per_output_token_seconds": "histogram",
                 "request_time_per_output_token_seconds": "histogram", "e2e_request_latency_seconds": "histogram",
@@ -231,7 +232,7 @@ def test_queries_name_only_metrics_that_a_server_shows(used, queries):
         for name in names:
             assert name in seen, (title, name)
         for name, matchers in re.findall(r"(deepseek_edge_\w+)\{([^}]*)\}", expression):
-            labels = {part.split("=")[0].rstrip("!").strip() for part in matchers.split(",") if part.strip()}
+            labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", matchers))
             assert labels - {"instance", "job"} <= seen[name], (title, name, labels)
         for grouped in re.findall(r"\bby \(([^)]*)\)", expression):
             labels = {label.strip() for label in grouped.split(",")} - {"instance", "job"}

@@ -9,7 +9,7 @@ import pytest
 from conftest import post_bytes
 
 CHAT = "/v1/chat/completions"
-CAUSES = ["wait", "schedule", "prefill", "decode", "recompute", "sampling", "delivery"]
+CAUSES = ["swap", "wait", "schedule", "prefill", "decode", "recompute", "sampling", "delivery"]
 LONG = {"messages": [{"role": "user", "content": "count to a hundred"}], "max_tokens": 300, "ignore_eos": True, "stream": True}
 
 
@@ -39,7 +39,7 @@ def test_steps_add_up_to_the_answers(start):
     assert sum(step["tokens"] for step in steps) == usage["completion_tokens"]
     for step, following in zip(steps, steps[1:] + [None]):
         assert list(step["ms"]) == CAUSES and all(value >= 0 for value in step["ms"].values())
-        assert step["duration_ms"] == pytest.approx(sum(step["ms"].values()) - step["ms"]["wait"], abs=0.01)
+        assert step["duration_ms"] == pytest.approx(sum(step["ms"].values()) - step["ms"]["wait"] - step["ms"]["swap"], abs=0.01)
         assert step["rows"]["prefill"] <= step["chunk_tokens"] <= 16
         if following:
             assert step["begin_ms"] + step["duration_ms"] <= following["begin_ms"] + 0.01
@@ -92,7 +92,7 @@ def test_the_trace_is_whole_json_and_nests(start, tmp_path):
     assert {e["name"] for e in events if e["ph"] == "X"} <= {"step", *CAUSES}
     assert {e["name"] for e in events if e["ph"] == "M"} == {"process_name", "thread_name"}
     assert {e["name"] for e in events if e["ph"] == "C"} == {"requests", "kv blocks"}
-    for parts in (e for e in events if e["ph"] == "X" and e["name"] not in ("step", "wait")):
+    for parts in (e for e in events if e["ph"] == "X" and e["name"] not in ("step", "wait", "swap")):
         assert any(s["ts"] - 0.01 <= parts["ts"] and parts["ts"] + parts["dur"] <= s["ts"] + s["dur"] + 0.01 for s in steps), parts
     assert "missed" not in file.read_text()
 

@@ -140,6 +140,22 @@ def test_seed_repeats_and_differs(program, model):
     assert answer(1) == answer(1) != answer(2)
 
 
+def test_json_schema_holds_the_answer(program, model, tmp_path):
+    schema = tmp_path / "s.json"
+    schema.write_text('{"type":"object","properties":{"a":{"enum":["x y"]},"n":{"type":"integer","minimum":7,"maximum":7}},'
+                      '"required":["a","n"]}')
+    result = program("run", model, "--json-schema", schema, "-p", "hi", "--temp", "1.5", "-n", "200")
+    assert json.loads(result.stdout) == {"a": "x y", "n": 7}
+    grammar = tmp_path / "g.gbnf"
+    grammar.write_text('root ::= "x"')
+    program.fails(2, "run", model, "--json-schema", schema, "--grammar-file", grammar, "-p", "hi", says=["--json-schema"])
+    schema.write_text('{"type":"object","properties":{"a":{"not":{}}}}')
+    program.fails(2, "run", model, "--json-schema", schema, "-p", "hi", says=["properties.a.not", "not supported"])
+    schema.write_text('{"type":')
+    program.fails(2, "run", model, "--json-schema", schema, "-p", "hi", says=[str(schema)])
+    program.fails(3, "run", model, "--json-schema", tmp_path / "none.json", "-p", "hi", says=["none.json"])
+
+
 def test_grammar_forces_the_answer(program, model, tmp_path):
     grammar = tmp_path / "g.gbnf"
     grammar.write_text('root ::= "🧪 naïve 温度 👩‍🚀 ok"')
@@ -224,6 +240,59 @@ def test_bench_writes_the_promised_rows(program, model):
     assert [(r["n_prompt"], r["n_gen"], r["n_depth"], r["n_seqs"]) for r in rows] == \
         [(32, 0, 16, 1), (32, 0, 16, 2), (0, 4, 16, 1), (0, 4, 16, 2)]
     assert all(r["tokens_per_second"] > 0 and r["bandwidth_bytes_per_second"] > 1e8 and r["cpu"] for r in rows)
+
+
+def test_bench_shows_exact_and_fast_numerics_in_one_table(program, data):
+    flags = ["-p", "64", "-n", "2", "-r", "1", "--pack-cache", "off"]
+    latent, plain = data / "reference" / "deepseek_v2", data / "reference" / "llama_linear"
+
+    def rows(*more, model=latent):
+        result = program("bench", model, *flags, *more)
+        assert result.returncode == 0, result.stderr
+        return result
+
+    found = json.loads(rows("--numerics", "both", "-o", "json").stdout)
+    assert [(r["n_prompt"], r["numerics"]) for r in found] == [(64, "exact"), (64, "fast"), (0, "exact"), (0, "fast")]
+    for numerics in ("exact", "fast"):
+        found = json.loads(rows("--numerics", numerics, "-o", "json").stdout)
+        assert [r["numerics"] for r in found] == [numerics] * 2
+    assert [r["numerics"] for r in json.loads(rows("-o", "json").stdout)] == ["exact"] * 2
+    head, *lines = rows("--numerics", "both", "-o", "csv").stdout.splitlines()
+    column = head.split(",").index("numerics")
+    assert [line.split(",")[column] for line in lines] == ["exact", "fast"] * 2
+    table = [line.split("|") for line in rows("--numerics", "both").stdout.splitlines() if line.startswith("| ")]
+    column = [cell.strip() for cell in table[0]].index("numerics")
+    assert [row[column].strip() for row in table[1:]] == ["exact", "fast"] * 2
+    result = rows("--numerics", "both", "-o", "json", model=plain)
+    assert [r["numerics"] for r in json.loads(result.stdout)] == ["exact"] * 2
+    assert result.stderr.count("--numerics") == 1 and "latent attention" in result.stderr
+
+
+def test_fast_numerics_are_close_and_never_silently_nothing(program, data, tmp_path):
+    """A model with latent attention computes otherwise, one without says so, and nobody is told who did not ask."""
+    ids = [2 + i for i in range(200)]
+    for folder, differs in [("deepseek_v2", True), ("llama_linear", False)]:
+        model, out = data / "reference" / folder, tmp_path / "out.safetensors"
+        logits = {}
+        for numerics in ("exact", "fast"):
+            result = program("eval", "--logits", "--ids", "-", "--output", out, "--pack-cache", "off", "--numerics",
+                             numerics, model, stdin=json.dumps(ids))
+            assert result.returncode == 0, result.stderr
+            assert ("changes nothing" in result.stderr) == (numerics == "fast" and not differs), result.stderr
+            logits[numerics] = read_safetensors(out)["logits"][1]
+        worst = max(abs(a - b) for a, b in zip(logits["exact"], logits["fast"], strict=True))
+        assert (0 < worst < 0.02) if differs else worst == 0, (folder, worst)
+    program.fails(2, "eval", "--logits", "--numerics", "both", "--ids", "-", "--output", out, model, stdin="[1]",
+                  says=["--numerics", "exact fast"])
+    program.fails(2, "bench", "--numerics", "quick", model, says=["--numerics", "both"])
+
+
+def test_show_tells_what_fast_numerics_take(program, data):
+    # of each of 4 layers and 4 heads 32 rows of 64 columns in bf16
+    shown = json.loads(program("show", data / "reference" / "deepseek_v2", "--json").stdout)
+    assert shown["latent_attention"]["fast_numerics_bytes"] == 4 * 4 * 32 * 64 * 2
+    assert "64.0 KiB of weights more" in program("show", data / "reference" / "deepseek_v2").stdout
+    assert "numerics" not in program("show", data / "reference" / "llama_linear").stdout
 
 
 def test_bench_refuses_before_it_prints(program, model):

@@ -30,13 +30,49 @@ struct weight {
     double *values;
 };
 
+/* The transposes of some heads' matrices: exact, or for Q8_0 in new blocks. */
+static struct weight weight_turn(const struct weight *from, enum dse_type type, int heads, int rows, int cols,
+                                 struct dse_head_matrix *out)
+{
+    const size_t n = (size_t)rows * (size_t)cols;
+    const bool blocks = type == DSE_TYPE_Q8_0;
+    const enum dse_layout layout = dse_matrix_layout(type, (size_t)rows, false);
+    struct dse_vector_ops vector;
+    struct weight w = {0};
+    float *turned = malloc(n * sizeof *turned);
+    uint8_t *source = malloc(n * sizeof *turned);
+    dse_vector_ops_pick(&vector);
+    assert_true(dse_matrix_packed_bytes(layout, (size_t)cols, (size_t)rows, &out->head_bytes));
+    out->head_bytes = (out->head_bytes + 63) / 64 * 64;
+    w.packed = aligned_alloc(64, out->head_bytes * (size_t)heads);
+    memset(w.packed, 0, out->head_bytes * (size_t)heads);
+    for (int h = 0; h < heads; h++) {
+        for (int r = 0; r < rows; r++)
+            for (int c = 0; c < cols; c++)
+                turned[c * rows + r] = (float)from->values[(size_t)h * n + (size_t)(r * cols + c)];
+        if (blocks) vector.shrink(turned, n, source);
+        dse_matrix_pack(type, blocks ? (const void *)source : turned, (size_t)rows, 0, (size_t)cols, layout,
+                        (uint8_t *)w.packed + (size_t)h * out->head_bytes, 0);
+    }
+    out->n_heads = heads;
+    out->head = (struct dse_matrix){.layout = layout,
+                                    .source_type = type,
+                                    .rows = (size_t)cols,
+                                    .cols = (size_t)rows,
+                                    .data = w.packed,
+                                    .panel_bytes = dse_matrix_panel_bytes(layout, (size_t)rows)};
+    free(turned);
+    free(source);
+    return w;
+}
+
 /* One layer and sequences of `length` tokens; row m of the batch has the input x[m]. */
 struct scene {
     struct shape shape;
     struct dse_config config;
     struct dse_layer layers[LAYERS];
     struct dse_device_weights weights;
-    struct weight q, q_a, kv_a, k_b, v_b, index_q, index_k, index_weights;
+    struct weight q, q_a, kv_a, k_b, v_b, k_up, index_q, index_k, index_weights;
     float attn_norm[EMBD], q_a_norm[256], kv_a_norm[512], frequencies[64], index_norm[64], index_bias[64];
     struct fake_kv kv;
     int n_rows;
@@ -116,7 +152,7 @@ static void scene_init(struct scene *scene, const struct shape *shape, int n_seq
                                                  .factor = 4,
                                                  .mscale = 1,
                                                  .mscale_all_dim = 1},
-                                        .latent = {s.kv_rank, s.q_rank, s.nope, s.rope, s.v}};
+                                        .latent = {s.kv_rank, s.q_rank, s.nope, s.rope, s.v, true}};
     struct dse_layer *layer = &scene->layers[LAYER];
     int d = s.nope + s.rope, in = s.q_rank > 0 ? s.q_rank : EMBD;
     if (s.q_rank > 0) scene->q_a = weight_init(&random, s.type, 1, s.q_rank, EMBD, &layer->q_a, &unused);
@@ -125,6 +161,7 @@ static void scene_init(struct scene *scene, const struct shape *shape, int n_seq
     scene->k_b = weight_init(&random, s.type, s.n_heads, s.kv_rank, s.nope, &layer->k_b.head, &layer->k_b.head_bytes);
     scene->v_b = weight_init(&random, s.type, s.n_heads, s.v, s.kv_rank, &layer->v_b.head, &layer->v_b.head_bytes);
     layer->k_b.n_heads = layer->v_b.n_heads = s.n_heads;
+    scene->k_up = weight_turn(&scene->k_b, s.type, s.n_heads, s.kv_rank, s.nope, &layer->k_up);
     if (s.indexer.n_heads > 0) {
         int di = s.indexer.head_dim, hi = s.indexer.n_heads;
         scene->config.indexer = s.indexer;
@@ -166,6 +203,7 @@ static void scene_deinit(struct scene *scene)
     weight_deinit(&scene->kv_a);
     weight_deinit(&scene->k_b);
     weight_deinit(&scene->v_b);
+    weight_deinit(&scene->k_up);
     weight_deinit(&scene->index_q);
     weight_deinit(&scene->index_k);
     weight_deinit(&scene->index_weights);
@@ -189,6 +227,26 @@ static struct dse_device *open_device(const struct scene *scene, int threads)
     assert_int_equal(dse_device_open("cpu", threads, &device, &err), DSE_OK);
     assert_int_equal(device->ops->reserve(device, &scene->config, scene->n_rows, &err), DSE_OK);
     return device;
+}
+
+/* Rows [begin, end), all of one sequence, from x to out, with attention in expanded form. */
+static void run_expanded(struct dse_device *device, const struct scene *scene, int begin, int end, float *out)
+{
+    const struct dse_device_ops *ops = device->ops;
+    const struct shape *s = &scene->shape;
+    const size_t n = (size_t)(end - begin), q_floats = (size_t)(s->n_heads * (s->nope + s->rope));
+    const struct dse_rows rows = {
+        .n_rows = end - begin, .positions = scene->positions + begin, .kv = scene->views + begin};
+    float *q_latent = malloc((n * (size_t)s->q_rank + 1) * sizeof *q_latent), *q = malloc(n * q_floats * sizeof *q);
+    float *ck = malloc(n * (size_t)(s->kv_rank + s->rope) * sizeof *ck);
+    ops->latent_qkv(device, &scene->config, &scene->layers[LAYER], scene->x + (size_t)begin * EMBD, (int)n, q_latent, q,
+                    ck);
+    ops->latent_store(device, &scene->weights, LAYER, &scene->kv.layout, &rows, q, ck);
+    ops->expanded_attention(device, &scene->weights, LAYER, &scene->kv.layout, &rows, q,
+                            out + (size_t)begin * scene->out_floats);
+    free(q_latent);
+    free(q);
+    free(ck);
 }
 
 /* Rows [begin, end) from x to out, as the forward pass does it. choice: of all rows, filled where there is an indexer. */
@@ -361,7 +419,7 @@ static const struct shape shapes[] = {
 };
 enum { N_SHAPES = sizeof shapes / sizeof shapes[0] };
 
-static void latent_attention_is_close_to_the_expanded_form_in_f64(void **state)
+static void check_against_f64(bool expanded)
 {
     enum { LENGTH = 301 };
     static const int checked[] = {0, 1, 31, 32, 33, 64, 255, 256, 300};
@@ -374,12 +432,65 @@ static void latent_attention_is_close_to_the_expanded_form_in_f64(void **state)
             e[m] = expand(&scene, m);
         }
         struct dse_device *device = open_device(&scene, 2);
-        run(device, &scene, 0, LENGTH, NULL, scene.out);
+        if (expanded)
+            run_expanded(device, &scene, 0, LENGTH, scene.out);
+        else
+            run(device, &scene, 0, LENGTH, NULL, scene.out);
         for (size_t c = 0; c < sizeof checked / sizeof checked[0]; c++)
             check_row(&scene, e, 0, checked[c], NULL, checked[c] + 1);
         for (int m = 0; m < LENGTH; m++)
             expanded_deinit(&e[m]);
         dse_device_close(device);
+        scene_deinit(&scene);
+    }
+}
+
+static void latent_attention_is_close_to_the_expanded_form_in_f64(void **state)
+{
+    (void)state;
+    check_against_f64(false);
+}
+
+/* The same bounds: both forms round the same kind of numbers once. */
+static void expanded_attention_is_close_to_f64(void **state)
+{
+    (void)state;
+    check_against_f64(true);
+}
+
+/* Cut anywhere, on fewer threads than heads and on more: a row gets the same bits. */
+static void expanded_bits_do_not_depend_on_rows_beside_them_or_threads(void **state)
+{
+    enum { LENGTH = 1200 }; /* more rows than a thread takes at once, in several splits */
+    static const int of_every_kind[] = {6, 8, 11};
+    /* the last: rows alone, around the border of two splits */
+    static const struct {
+        int threads, cut[10];
+    } cuts[] = {{1, {LENGTH}},
+                {2, {257, 700, LENGTH}},
+                {3, {1000, LENGTH}},
+                {7, {64, 1199, LENGTH}},
+                {12, {250, 251, 252, 253, 254, 255, 256, 257, 258, LENGTH}}};
+    (void)state;
+    for (size_t k = 0; k < sizeof of_every_kind / sizeof of_every_kind[0]; k++) {
+        struct scene scene;
+        scene_init(&scene, &shapes[of_every_kind[k]], 1, LENGTH, LENGTH);
+        const size_t floats = LENGTH * scene.out_floats;
+        float *first = malloc(floats * sizeof *first);
+        for (int m = 0; m < LENGTH; m++)
+            set_row(&scene, m, 0, m);
+        for (size_t c = 0; c < sizeof cuts / sizeof *cuts; c++) {
+            struct dse_device *device = open_device(&scene, cuts[c].threads);
+            memset(scene.kv.pool, 0xff, (size_t)scene.kv.blocks_per_sequence * scene.kv.layout.block_bytes);
+            for (int at = 0, i = 0; at < LENGTH; at = cuts[c].cut[i++])
+                run_expanded(device, &scene, at, cuts[c].cut[i], scene.out);
+            if (c == 0)
+                memcpy(first, scene.out, floats * sizeof *first);
+            else
+                assert_same_bits(first, scene.out, floats, "expanded");
+            dse_device_close(device);
+        }
+        free(first);
         scene_deinit(&scene);
     }
 }
@@ -429,7 +540,7 @@ static void bits_do_not_depend_on_batch_threads_or_chunks(void **state)
     }
 }
 
-static void a_later_row_never_reaches_an_earlier_one(void **state)
+static void check_later_row(bool expanded)
 {
     /* behind the last row the cache is NaN; the last row itself is made so, in the tile of the rows before it */
     static const enum dse_kv_type kinds[] = {DSE_KV_F32, DSE_KV_F16, DSE_KV_Q8_0};
@@ -443,17 +554,24 @@ static void a_later_row_never_reaches_an_earlier_one(void **state)
         struct dse_device *device = open_device(&scene, 2);
         size_t floats = 41 * scene.out_floats;
         float *before = malloc(floats * sizeof *before);
-        run(device, &scene, 0, 41, NULL, before);
+        expanded ? run_expanded(device, &scene, 0, 41, before) : run(device, &scene, 0, 41, NULL, before);
         for (size_t k = 0; k < floats; k++)
             assert_true(isfinite(before[k]));
         scene.x[40 * EMBD + 7] = INFINITY;
-        run(device, &scene, 0, 41, NULL, scene.out);
+        expanded ? run_expanded(device, &scene, 0, 41, scene.out) : run(device, &scene, 0, 41, NULL, scene.out);
         assert_same_bits(before, scene.out, 40 * scene.out_floats, "rows before an infinite one");
         assert_true(isnan(scene.out[40 * scene.out_floats]));
         free(before);
         dse_device_close(device);
         scene_deinit(&scene);
     }
+}
+
+static void a_later_row_never_reaches_an_earlier_one(void **state)
+{
+    (void)state;
+    check_later_row(false);
+    check_later_row(true);
 }
 
 /* ---- the core alone, on a cache of random rows ---- */
@@ -561,7 +679,8 @@ static void check_core(const struct core *core, int row, int sequence, const int
 }
 
 /* Computed once with one thread and the scalar kernels, one row at a time; every machine must find the same. */
-#define CORE_HASH UINT64_C(0xa73e7d95877c1408)
+#define CORE_HASH     UINT64_C(0xa73e7d95877c1408)
+#define EXPANDED_HASH UINT64_C(0xdf575f9a4f6a0cb8)
 
 static void latent_core_has_the_same_bits_on_every_machine(void **state)
 {
@@ -576,6 +695,11 @@ static void latent_core_has_the_same_bits_on_every_machine(void **state)
     check_core(&core, 39, 1, NULL, 600);
     uint64_t hash = hash_floats(core.latents, 40 * core.latent_floats);
     if (hash != CORE_HASH) fail_msg("the hash is 0x%llx", (unsigned long long)hash);
+    const struct dse_rows rows = {.n_rows = 39, .positions = core.scene.positions, .kv = core.scene.views};
+    device->ops->expanded_attention(device, &core.scene.weights, LAYER, &core.scene.kv.layout, &rows, core.q,
+                                    core.scene.out);
+    hash = hash_floats(core.scene.out, 39 * core.scene.out_floats);
+    if (hash != EXPANDED_HASH) fail_msg("the hash of the expanded form is 0x%llx", (unsigned long long)hash);
     dse_device_close(device);
     core_deinit(&core);
 }
@@ -867,6 +991,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(latent_attention_is_close_to_the_expanded_form_in_f64),
         cmocka_unit_test(bits_do_not_depend_on_batch_threads_or_chunks),
+        cmocka_unit_test(expanded_attention_is_close_to_f64),
+        cmocka_unit_test(expanded_bits_do_not_depend_on_rows_beside_them_or_threads),
         cmocka_unit_test(a_later_row_never_reaches_an_earlier_one),
         cmocka_unit_test(latent_core_has_the_same_bits_on_every_machine),
         cmocka_unit_test(latent_core_merges_more_splits_than_wait_at_once),

@@ -2,6 +2,7 @@
  * every matrix of a latent model with experts holds afterwards. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -601,6 +602,38 @@ static void check_part(const struct dse_matrix *w, const struct dse_tensor *tens
     free(decoded);
 }
 
+/* K parts of split tensors, which are [rank, nope]: turned, and blocks in new blocks of 32 along the rank. */
+static void check_turned_again(const struct dse_head_matrix *heads, const struct dse_tensor *tensor, bool f32)
+{
+    const size_t rank = tensor->shape[1], nope = tensor->shape[2], n = rank * nope;
+    const bool blocks = heads->head.layout == DSE_LAYOUT_Q8;
+    float *decoded = calloc(HEADS * n, sizeof *decoded);
+    size_t row_bytes;
+    assert_true(dse_type_row_bytes(tensor->type, nope, &row_bytes));
+    dse_type_decode(tensor->type, tensor->data, decoded, HEADS * n);
+    assert_int_equal(heads->n_heads, HEADS);
+    assert_int_equal(blocks, !f32 && dse_type_info((uint32_t)tensor->type)->block_elements > 1);
+    for (size_t h = 0; h < HEADS; h++) {
+        struct dse_matrix w = heads->head;
+        w.data = (const uint8_t *)w.data + h * heads->head_bytes;
+        assert_int_equal(w.rows, nope);
+        assert_int_equal(w.cols, rank);
+        float *got = read_matrix(&w); /* [rank][nope] */
+        for (size_t i = 0; i < n; i++) {
+            const float *column = decoded + h * n + i % nope;
+            float most = 0;
+            for (size_t r = i / nope / 32 * 32; blocks && r < i / nope / 32 * 32 + 32; r++)
+                most = fmaxf(most, fabsf(column[r * nope]));
+            /* half a step, and the clamp where the scale was rounded down */
+            if (!(fabsf(got[i] - decoded[h * n + i]) <= most * (0.5f / 127 + 0x1p-11f)))
+                fail_msg("head %zu, rank %zu, value %zu: %a, not %a", h, i / nope, i % nope, (double)got[i],
+                         (double)decoded[h * n + i]);
+        }
+        free(got);
+    }
+    free(decoded);
+}
+
 static void check_whole(const struct dse_matrix *w, const struct dse_tensor *tensor, bool f32)
 {
     check_part(w, tensor, 0, tensor->shape[0], false);
@@ -636,6 +669,12 @@ static void check_latent(const struct latent_model *model, const struct latent_c
             check_heads(&layer->k_b, t->kv_b.k_b, rank, 0, rank, false);
             check_heads(&layer->v_b, t->kv_b.v_b, v, 0, v, false);
         }
+        if (!model->file.config.latent.expand)
+            assert_null(layer->k_up.head.data);
+        else if (c->joined)
+            check_heads(&layer->k_up, t->kv_b.joined, nope + v, 0, nope, false);
+        else
+            check_turned_again(&layer->k_up, t->kv_b.k_b, f32);
     }
     const struct dse_layer *dense = &weights->layers[0], *moe = &weights->layers[1];
     check_whole(&dense->gate, model->layers[0].gate, f32);
@@ -674,6 +713,47 @@ static void matrices_whole_per_head_and_transposed_hold_the_values_of_the_file(v
             unload(place, &weights);
             latent_deinit(&model);
         }
+}
+
+/* The matrix that fast numerics need beside the others: its values, and its size as `show` tells it. */
+static void fast_numerics_load_the_way_from_latent_to_key(void **state)
+{
+    struct place *place = *state;
+    for (int i = 0; i < N_LATENT_CASES; i++)
+        for (int f32 = 0; f32 < 2; f32++) {
+            struct latent_model model;
+            latent_init(&model, &latent_cases[i], place->model_path);
+            model.file.config.latent.expand = true;
+            struct dse_device_weights weights = load_latent(place->device, &model, f32, NULL);
+            check_latent(&model, &latent_cases[i], &weights, f32);
+            assert_int_equal(dse_expansion_bytes(&model.file, f32),
+                             HEADS * (weights.layers[0].k_up.head_bytes + weights.layers[1].k_up.head_bytes));
+            unload(place, &weights);
+            latent_deinit(&model);
+        }
+}
+
+static void packs_with_and_without_fast_numerics_are_two_files(void **state)
+{
+    struct place *place = *state;
+    struct latent_model model;
+    int files = 0;
+    latent_init(&model, &latent_cases[7], place->model_path);
+    for (int round = 0; round < 2; round++)
+        for (int fast = 0; fast < 2; fast++) {
+            model.file.config.latent.expand = fast;
+            struct dse_device_weights weights = load_latent(place->device, &model, false, place->cache);
+            assert_int_equal(weights.resident_bytes, 0);
+            check_latent(&model, &latent_cases[7], &weights, false);
+            unload(place, &weights);
+        }
+    DIR *dir = opendir(place->cache);
+    assert_non_null(dir);
+    for (struct dirent *e; (e = readdir(dir)) != NULL;)
+        files += e->d_name[0] != '.';
+    closedir(dir);
+    assert_int_equal(files, 2);
+    latent_deinit(&model);
 }
 
 static void transposed_heads_become_16_bit_floats(void **state)
@@ -1008,6 +1088,8 @@ int main(void)
         CASE(load_names_a_tensor_it_cannot_decode),
         CASE(load_without_cache_refuses_more_than_there_is_with_both_numbers),
         CASE(matrices_whole_per_head_and_transposed_hold_the_values_of_the_file),
+        CASE(fast_numerics_load_the_way_from_latent_to_key),
+        CASE(packs_with_and_without_fast_numerics_are_two_files),
         CASE(transposed_heads_become_16_bit_floats),
         CASE(blocks_beyond_half_precision_are_transposed_as_f32),
         CASE(fp8_scales_that_a_layout_cannot_follow_mean_f32),

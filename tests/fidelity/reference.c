@@ -17,7 +17,8 @@ const char *const reference_variants[] = {
     "variants/v1_gqa",           "variants/v1_one_kv",       "variants/v1_one_head",        "variants/v2_odd",
     "variants/v2_groups_of_one", "variants/v2_all_groups",   "variants/v2_no_shared",       "variants/v3_odd",
     "variants/v3_no_q_lora",     "variants/v3_unnormalized", "variants/v3_group_of_groups", "variants/v3_fp8_edges",
-    "variants/v32_odd",          "variants/v32_all_keys",    "variants/v32_one_key",
+    "variants/v32_odd",          "variants/v32_all_keys",    "variants/v32_one_key",        "variants/v2_linear",
+    "variants/v3_llama3",
 };
 const int reference_n_variants = sizeof reference_variants / sizeof *reference_variants;
 

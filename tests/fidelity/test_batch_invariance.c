@@ -33,7 +33,6 @@ static const struct model_case models[] = {
     {.path = "gguf/deepseek_v3.gguf"},
     {.path = "deepseek_v3_fp8"},
     {.path = "deepseek_v32"},
-    {.path = "deepseek_v32", .options = {.kv_cache = DSE_KV_CACHE_Q8_0}},
     {.path = "variants/v3_fp8_edges"},
     {.path = "variants/v32_odd"},
     {.gate_up = DSE_TYPE_Q4_K, .down = DSE_TYPE_Q6_K},

@@ -132,15 +132,18 @@ static void logits_stay_close_where_rounded_index_keys_choose(void **state)
     check_robust("deepseek_v32", &options, DEFAULT_BOUND, 0.95);
 }
 
-static void a_q8_0_cache_is_refused_for_ordinary_heads(void **state)
+static void a_q8_0_cache_is_refused_where_no_bound_was_measured(void **state)
 {
     (void)state;
     struct dse_model *model = NULL;
     struct dse_error error;
     const struct dse_model_options options = {.n_threads = 1, .kv_cache = DSE_KV_CACHE_Q8_0};
-    assert_int_equal(dse_model_open(reference_path("llama_linear"), &options, &model, &error), DSE_ERR_UNSUPPORTED);
-    assert_null(model);
-    assert_string_equal(error.file, "kv_cache");
+    static const char *const names[] = {"llama_linear", "deepseek_v1_moe", "deepseek_v32"};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(dse_model_open(reference_path(names[i]), &options, &model, &error), DSE_ERR_UNSUPPORTED);
+        assert_null(model);
+        assert_string_equal(error.file, "kv_cache");
+    }
 }
 
 static void logits_of_default_compute_keep_the_budget_on_q4_k_m(void **state)
@@ -278,7 +281,7 @@ int main(void)
         cmocka_unit_test(logits_of_default_compute_stay_close_on_unquantized_weights),
         cmocka_unit_test(logits_stay_close_with_a_q8_0_cache),
         cmocka_unit_test(logits_stay_close_where_rounded_index_keys_choose),
-        cmocka_unit_test(a_q8_0_cache_is_refused_for_ordinary_heads),
+        cmocka_unit_test(a_q8_0_cache_is_refused_where_no_bound_was_measured),
         cmocka_unit_test(logits_of_default_compute_keep_the_budget_on_q4_k_m),
         cmocka_unit_test(greedy_continuations_equal_hugging_face_through_the_engine),
         cmocka_unit_test(unusual_shapes_equal_hugging_face_in_f32),

@@ -21,7 +21,6 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/random.h"
-#include "base/sha256.h"
 #include "base/utf8.h"
 
 static void every_code_point_survives_encoding(void **state)
@@ -418,35 +417,6 @@ static void log_fields_are_members_of_the_object(void **state)
     dse_log_configure(DSE_LOG_WARN, false);
 }
 
-static void digest(const char *text, size_t bytes, char out[65])
-{
-    uint8_t hash[32];
-    dse_sha256(text, bytes, hash);
-    for (size_t i = 0; i < 32; i++)
-        snprintf(out + 2 * i, 3, "%02x", hash[i]);
-}
-
-/* Examples of NIST for FIPS 180-4, and lengths around a block (numbers of sha256sum). */
-static void sha256_of_published_examples(void **state)
-{
-    (void)state;
-    static char million[1000000];
-    char out[65];
-    digest("abc", 3, out);
-    assert_string_equal(out, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-    digest("", 0, out);
-    assert_string_equal(out, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-    digest("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 56, out);
-    assert_string_equal(out, "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
-    memset(million, 'a', sizeof million);
-    digest(million, sizeof million, out);
-    assert_string_equal(out, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
-    digest(million, 55, out);
-    assert_string_equal(out, "9f4390f8d30c2dd92ec9f095b65e2b9ae9b0a925a5258e241c9f1e910f734318");
-    digest(million, 64, out);
-    assert_string_equal(out, "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb");
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -462,7 +432,6 @@ int main(void)
         cmocka_unit_test(philox_gives_the_published_numbers),
         cmocka_unit_test(random_bytes_come_even_without_getrandom),
         cmocka_unit_test(log_fields_are_members_of_the_object),
-        cmocka_unit_test(sha256_of_published_examples),
         cmocka_unit_test(log_goes_nowhere_until_a_sink_is_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

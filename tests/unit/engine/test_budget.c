@@ -175,6 +175,40 @@ static void plan_leaves_mapped_weights_their_memory_unless_told_otherwise(void *
     assert_int_equal(system(command), 0);
 }
 
+/* deepseek_v2: 4 layers of 4 heads, of each 32 rows of 64 columns in bf16; scratch for each thread: keys and
+ * values of a split, results of all rows. All of it is in the plan, and none of it without. */
+static void plan_counts_what_fast_numerics_take(void **state)
+{
+    (void)state;
+    struct dse_engine_sizes exact, fast;
+    struct dse_error error;
+    struct dse_engine_options options = {.context_length = 256, .max_concurrent = 1, .memory_fraction = 1.0};
+    struct dse_model *models[2] = {NULL};
+    for (int i = 0; i < 2; i++) {
+        struct dse_model_options open = {.n_threads = 2, .numerics = i == 0 ? DSE_NUMERICS_EXACT : DSE_NUMERICS_FAST};
+        if (dse_model_open(reference_path("deepseek_v2"), &open, &models[i], &error) != DSE_OK)
+            fail_msg("%s", error.message);
+        assert_int_equal(dse_budget_plan(models[i], &options, machine(1000 * MIB), i == 0 ? &exact : &fast, &error),
+                         DSE_OK);
+    }
+    const uint64_t scratch = fast.plan.scratch_bytes - exact.plan.scratch_bytes;
+    assert_true(exact.plan.resident_weight_bytes > 0);
+    assert_int_equal(dse_expansion_bytes(models[1]->file, false), 4 * 4 * 32 * 64 * 2);
+    /* weights are in the plan as one area, where experts begin at a multiple of 4 MiB */
+    assert_int_equal(fast.plan.resident_weight_bytes, models[1]->weights.storage_bytes);
+    assert_true(fast.plan.resident_weight_bytes >= exact.plan.resident_weight_bytes);
+    assert_true(models[1]->weights.layers[3].k_up.head.data != NULL);
+    assert_true(models[0]->weights.layers[3].k_up.head.data == NULL);
+    /* of two threads at least: keys [48][272], values [256][48], results [513][32], all f32 */
+    assert_true(scratch >= 2 * 4 * (48 * 272 + 256 * 48 + 513 * 32) && scratch < 2 * MIB);
+    assert_int_equal(fast.plan.total_bytes,
+                     fast.plan.resident_weight_bytes + fast.plan.kv_bytes + fast.plan.scratch_bytes);
+    /* what the plan said is what is taken */
+    assert_int_equal(dse_model_reserve(models[1], fast.max_rows, &error), DSE_OK);
+    dse_model_unref(models[0]);
+    dse_model_unref(models[1]);
+}
+
 static void plan_of_a_machine_without_any_limit_does_not_overflow(void **state)
 {
     struct dse_engine_sizes sizes;
@@ -385,6 +419,7 @@ int main(void)
         cmocka_unit_test(plan_takes_an_explicit_pool_or_says_what_it_lacks),
         cmocka_unit_test(plan_leaves_mapped_weights_their_memory_unless_told_otherwise),
         cmocka_unit_test(plan_of_a_machine_without_any_limit_does_not_overflow),
+        cmocka_unit_test(plan_counts_what_fast_numerics_take),
         cmocka_unit_test(check_of_eval_and_bench_counts_cache_and_scratch),
         cmocka_unit_test(refusal_of_a_benchmark_names_the_nearest_row_that_fits),
         cmocka_unit_test(plan_refuses_options_out_of_range_by_name),

@@ -225,7 +225,7 @@ static void prompt_whose_promise_breaks_ends_with_an_error(void **state)
     run->hold_at = DSE_EVENT_PROGRESS;
     run_submit(run, engine, simple(100, 5));
     run_wait_held(run);
-    engine->scheduler.running[0]->sequences[0].kv.max_blocks = 1; /* the engine thread stands in the callback */
+    engine->scheduler.residents[0]->sequences[0].kv.max_blocks = 1; /* the engine thread stands in the callback */
     run_release(run);
     run_wait(run);
     assert_int_equal(run->choice[0].finish, DSE_FINISH_ERROR);

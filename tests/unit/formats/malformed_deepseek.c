@@ -192,6 +192,8 @@ static void config_values(const struct emitter *e)
         {"{\"num_nextn_predict_layers\": 17}", "num_nextn_predict_layers"},
         {"{\"num_nextn_predict_layers\": 2}", "model.layers.3."},
         {"{\"num_hidden_layers\": 3, \"num_nextn_predict_layers\": 0}", "model.layers.2.enorm.weight"},
+        {"{\"num_hidden_layers\": 1}", "model.layers.1."},
+        {"{\"num_hidden_layers\": 1, \"num_nextn_predict_layers\": 0}", "model.layers.1."},
         /* V2 and V1: other rules under the same tensors */
         {"{\"model_type\": \"deepseek_v2\", \"topk_method\": \"noaux_tc\", \"scoring_func\": \"softmax\"}",
          "topk_method"},
@@ -235,6 +237,12 @@ static void config_values(const struct emitter *e)
          "quantization_config.activation_scheme"},
         {"{\"-quantization_config\": 0}", "o_proj.weight"},
         /* yarn's magnitudes */
+        {"{\"rope_parameters\": {\"rope_type\": \"default\"}}", "rope_scaling"},
+        {"{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4}}", "rope_scaling"},
+        {"{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4}, \"rope_scaling\": {\"type\": \"yarn\", "
+         "\"factor\": 5}}",
+         "rope_scaling"},
+        {"{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 4}, \"rope_scaling\": 4}", "rope_scaling"},
         {"{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"mscale\": -1}}", "rope_scaling.mscale"},
         {"{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"mscale_all_dim\": -1}}",
          "rope_scaling.mscale_all_dim"},
@@ -277,14 +285,38 @@ static void folder_tensors(struct emitter *e)
         e->folder.parts[i].dtype = "I32";
         emit_folder(e, tensor, "ds_type_%s", tensor);
     }
-    static const char *const extra[] = {
-        "self_attn.o_proj.bias",   "self_attn.q_a_proj.bias", "self_attn.kv_a_proj_with_mqa.bias",
-        "self_attn.q_proj.weight", "self_attn.k_proj.weight", "mlp.up_proj.weight"};
+    /* Everything inside the language model that no table names, and a layer that the configuration does not count. */
+    static const char *const extra[] = {"layers.1.self_attn.o_proj.bias",
+                                        "layers.1.self_attn.q_a_proj.bias",
+                                        "layers.1.self_attn.kv_a_proj_with_mqa.bias",
+                                        "layers.1.self_attn.q_proj.weight",
+                                        "layers.1.self_attn.k_proj.weight",
+                                        "layers.1.mlp.up_proj.weight",
+                                        "layers.1.self_attn.q_b_proj.bias",
+                                        "layers.1.self_attn.kv_b_proj.bias",
+                                        "layers.1.self_attn.sinks",
+                                        "layers.0.self_attn.q_norm.weight",
+                                        "layers.0.input_layernorm.bias",
+                                        "layers.0.mlp.gate_proj.bias",
+                                        "layers.1.mlp.gate.bias",
+                                        "layers.1.mlp.gate.tid2eid",
+                                        "layers.1.mlp.experts.0.gate_proj.bias",
+                                        "layers.1.mlp.experts.4.gate_proj.weight",
+                                        "layers.1.mlp.shared_expert_gate.weight",
+                                        "layers.1.self_attn.o_proj.input_scale",
+                                        "layers.1.self_attn.o_proj.lora_A.weight",
+                                        "layers.3.input_layernorm.weight",
+                                        "layers.99999999999999999999.input_layernorm.weight",
+                                        "layers.-1.input_layernorm.weight",
+                                        "layers.01.input_layernorm.weight",
+                                        "layers.x",
+                                        "norm.bias",
+                                        "embed_tokens.scale"};
     for (size_t i = 0; i < sizeof extra / sizeof *extra; i++) {
         e->folder = whole;
         struct tiny_part *part = &e->folder.parts[e->folder.n_parts++];
         *part = (struct tiny_part){.dtype = "BF16", .n_dims = 1, .shape = {32}};
-        snprintf(part->name, sizeof part->name, "model.layers.1.%s", extra[i]);
+        snprintf(part->name, sizeof part->name, "model.%s", extra[i]);
         emit_folder(e, part->name, "ds_extra_%zu", i);
     }
 }

@@ -124,6 +124,16 @@ static void both_styles_of_config_json_are_read(void **state)
     assert_true(new.rope.theta == 1e6);
     new = from_text("{\"rope_theta\": 2000, \"rope_parameters\": {\"rope_type\": \"default\"}}", NULL);
     assert_true(new.rope.theta == 2000);
+    /* Both at once, as some tools write them, and one of the two empty. */
+    new = from_text("{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"mscale\": null}, \"rope_parameters\": "
+                    "{\"rope_type\": \"yarn\", \"factor\": 4.0, \"rope_theta\": 3000, \"beta_fast\": 16}}",
+                    NULL);
+    assert_int_equal(new.rope.scaling, DSE_ROPE_YARN);
+    assert_true(new.rope.theta == 3000 && new.rope.beta_fast == 16);
+    new = from_text("{\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4}, \"rope_parameters\": {}}", NULL);
+    assert_int_equal(new.rope.scaling, DSE_ROPE_YARN);
+    new = from_text("{\"rope_scaling\": {}, \"rope_parameters\": {\"type\": \"yarn\", \"factor\": 4}}", NULL);
+    assert_int_equal(new.rope.scaling, DSE_ROPE_YARN);
 }
 
 static void absent_fields_of_config_json_take_the_defaults_of_the_class(void **state)

@@ -420,6 +420,42 @@ static void the_tiny_model_opens_in_both_formats(void **state)
     bytes_free(&weights);
 }
 
+static void what_lies_beside_the_language_model_in_a_folder_is_passed_over(void **state)
+{
+    static const char *const beside[] = {"model.layers.0.self_attn.rotary_emb.inv_freq", "vision_model.blocks.0.weight",
+                                         "score.weight", "model.layers.2.embed_tokens.weight",
+                                         "model.layers.2.shared_head.head.weight"};
+    static struct tiny_folder folder;
+    struct bytes weights = {0};
+    tiny_deepseek_folder(&folder);
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++) {
+        struct tiny_part *part = &folder.parts[folder.n_parts++];
+        *part = (struct tiny_part){.dtype = "BF16", .n_dims = 1, .shape = {32}};
+        snprintf(part->name, sizeof part->name, "%s", beside[i]);
+    }
+    tiny_folder_build(&folder, &weights);
+    for (int mtp = 0; mtp < 2; mtp++) { /* the prediction layer may be there without being counted */
+        json_t *config = tiny_deepseek_config();
+        json_object_set_new(config, "num_nextn_predict_layers", json_integer(mtp));
+        json_object_set_new(config, "tie_word_embeddings", json_true()); /* lm_head is a copy */
+        char *text = json_dumps(config, 0), path[600];
+        struct malformed_case c = {
+            mtp ? "beside_counted" : "beside",
+            "",
+            "",
+            {{"config.json", text, strlen(text)}, {"model.safetensors", weights.data, weights.length}},
+            2};
+        assert_true(malformed_write(temp_dir(*state), &c, path, sizeof path));
+        struct dse_model_file *file = open_ok(path);
+        assert_int_equal(file->config.n_mtp_layers, mtp);
+        assert_ptr_equal(file->output, file->token_embd);
+        dse_model_file_close(file);
+        dse_json_free_text(text);
+        json_decref(config);
+    }
+    bytes_free(&weights);
+}
+
 static void fused_and_joined_tensors_of_a_gguf_are_read(void **state)
 {
     struct tiny_gguf g;
@@ -596,6 +632,7 @@ int main(void)
         cmocka_unit_test(rows_of_v1_queries_are_in_pair_order_in_its_gguf),
         cmocka_unit_test(fp8_matrices_carry_the_scale_of_every_block),
         cmocka_unit_test(the_tiny_model_opens_in_both_formats),
+        cmocka_unit_test(what_lies_beside_the_language_model_in_a_folder_is_passed_over),
         cmocka_unit_test(fused_and_joined_tensors_of_a_gguf_are_read),
         cmocka_unit_test(keys_from_before_the_split_give_the_same_configuration),
         cmocka_unit_test(prediction_layers_are_found_by_their_tensors),

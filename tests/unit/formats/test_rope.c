@@ -126,7 +126,7 @@ static void explicit_factor_and_betas_are_honoured(void **state)
 }
 
 /* Numbers by hand: m(a) = 0.1 a ln(40) + 1 with ln(40) = 3.6888794541139363. */
-static void attention_scale_carries_the_square_of_yarns_magnitude_for_latent_attention_only(void **state)
+static void attention_scale_carries_the_square_of_yarns_magnitude_for_scaled_latent_attention_only(void **state)
 {
     struct dse_config v2 = {.head_dim = 192, .latent = {.kv_rank = 512}};
     assert_true(fabs((double)dse_attention_scale(&v2) - 0.07216878364870322) < 1e-8);
@@ -135,6 +135,14 @@ static void attention_scale_carries_the_square_of_yarns_magnitude_for_latent_att
     assert_true(fabs((double)dse_attention_scale(&v2) - 0.11472138679292609) < 1e-8); /* times 1.2608037774... ^ 2 */
     v2.rope.mscale_all_dim = 1;
     assert_true(fabs((double)dse_attention_scale(&v2) - 0.1352337788608801) < 1e-8);
+    static const enum dse_rope_scaling others[] = {DSE_ROPE_LINEAR, DSE_ROPE_LLAMA3};
+    for (size_t i = 0; i < 2; i++) {
+        v2.rope.scaling = others[i];
+        assert_true(fabs((double)dse_attention_scale(&v2) - 0.1352337788608801) < 1e-8);
+    }
+    v2.rope.scaling = DSE_ROPE_NONE;
+    assert_true(fabs((double)dse_attention_scale(&v2) - 0.07216878364870322) < 1e-8);
+    v2.rope.scaling = DSE_ROPE_YARN;
     v2.rope.mscale_all_dim = 0;
     assert_true(fabs((double)dse_attention_scale(&v2) - 0.07216878364870322) < 1e-8);
     v2.rope.mscale_all_dim = 1;
@@ -152,7 +160,7 @@ int main(void)
         cmocka_unit_test(divisors_of_a_gguf_give_llama3_scaling),
         cmocka_unit_test(frequencies_of_published_models_follow_the_formulas),
         cmocka_unit_test(explicit_factor_and_betas_are_honoured),
-        cmocka_unit_test(attention_scale_carries_the_square_of_yarns_magnitude_for_latent_attention_only),
+        cmocka_unit_test(attention_scale_carries_the_square_of_yarns_magnitude_for_scaled_latent_attention_only),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -436,7 +436,8 @@ static void check_mask(const char *source, const char *prefix, size_t n_prefix, 
         for (size_t i = 0; i < text.bytes && config != GRAMMAR_DEAD; i++)
             config = dse_grammar_matcher_step(&m, config, grammar->class_of_byte[(uint8_t)text.data[i]]);
         assert_int_not_equal(config, GRAMMAR_FULL);
-        bool expected = id == STOP ? grammar_config_may_end(&m, start) : id == CONTROL ? false : config != GRAMMAR_DEAD;
+        bool expected = id == STOP ? grammar_config_may_end(&m, start)
+                                   : text.bytes > 0 && id != CONTROL && config != GRAMMAR_DEAD;
         if (bit(mask, id) != expected) fail_msg("%.30s after '%s': token %d", source, prefix, id);
     }
     dse_grammar_matcher_deinit(&m);

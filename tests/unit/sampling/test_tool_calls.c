@@ -272,6 +272,14 @@ static void qwen_calls_are_objects_between_tags(void **state)
     qwen("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}", "\n@f {\"a\": 1}");
     qwen("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1", "\n@f {\"a\": 1");
     qwen("<tool_call>\n{\"name\": \"f\", \"arguments\": \"{}\"}\n</tool_call>", "\n@f \"{}\"");
+    /* A file that is about such calls, and a quote that is missing. */
+    qwen("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"{x}</tool_call> "
+         "\\\"}</tool_call>\\n\"}}\n</tool_call>\n"
+         "<tool_call>\n{\"name\": \"g\", \"arguments\": {\"a\": \"} </tool_call>\"}}</tool_call>",
+         "\n@f {\"a\": \"{x}</tool_call> \\\"}</tool_call>\\n\"}\n@g {\"a\": \"} </tool_call>\"}");
+    qwen("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"b}}\n</tool_call>\n"
+         "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+         "\n@f {\"a\": \"b}\n@g {}");
     const char *const texts[] = {"<tool_call>", "<tool_call>\n{\"name\": 3}", "<tool_call>x</tool_call>", "a <b> }",
                                  "<tool_call>\n{\"arguments\": {}, \"name\": \"f\"}\n</tool_call>"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)

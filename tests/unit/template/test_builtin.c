@@ -94,6 +94,44 @@ static void every_encoder_row_is_rendered_exactly_or_refused_where_it_must_be(vo
     assert_int_equal(rows, 120);
 }
 
+/* What the encoders make of several messages of one speaker: V3.2 announces an answer after each, V4 joins those of the
+ * user, empty ones too. (Rows above have none; these were made with the encoders as well.) */
+static void neighbours_of_one_speaker_are_rendered_as_the_encoders_do(void **state)
+{
+    static const char messages[] =
+        "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": \"\"}, "
+        "{\"role\": \"user\", \"content\": \"b\"}, {\"role\": \"assistant\", \"content\": \"c\"}, "
+        "{\"role\": \"assistant\", \"content\": \"d\"}, {\"role\": \"user\", \"content\": \"e\"}, "
+        "{\"role\": \"user\", \"content\": \"f\"}]";
+    static const char *const rows[][3] = {
+        {"deepseek_v32", "chat",
+         DS_BOS
+         "<｜User｜>a<｜Assistant｜></think><｜User｜><｜Assistant｜></think><｜User｜>b<｜Assistant｜></think>c" DS_EOS
+         "d" DS_EOS "<｜User｜>e<｜Assistant｜></think><｜User｜>f<｜Assistant｜></think>"},
+        {"deepseek_v32", "thinking",
+         DS_BOS
+         "<｜User｜>a<｜Assistant｜></think><｜User｜><｜Assistant｜></think><｜User｜>b<｜Assistant｜></think>c" DS_EOS
+         "d" DS_EOS "<｜User｜>e<｜Assistant｜></think><｜User｜>f<｜Assistant｜><think>"},
+        {"deepseek_v4", "chat",
+         DS_BOS "<｜User｜>a\n\n\n\nb<｜Assistant｜></think>c" DS_EOS "d" DS_EOS
+                "<｜User｜>e\n\nf<｜Assistant｜></think>"},
+        {"deepseek_v4", "thinking",
+         DS_BOS "<｜User｜>a\n\n\n\nb<｜Assistant｜></think>c" DS_EOS "d" DS_EOS
+                "<｜User｜>e\n\nf<｜Assistant｜><think>"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct dse_template *tmpl = builtin(rows[i][0]);
+        struct dse_error err = {0};
+        json_t *row = json_pack("{s:s, s:s, s:s, s:o, s:s}", "encoder", rows[i][0], "name", "neighbours",
+                                "thinking_mode", rows[i][1], "messages", parse_json(messages), "rendered", rows[i][2]);
+        json_t *mode = json_pack("{s:s}", "thinking_mode", rows[i][1]);
+        assert_true(same(row, "as a server does", render_as_a_server_does(tmpl, row, mode, &err), err.message));
+        json_decref(row);
+        json_decref(mode);
+        dse_template_free(tmpl);
+    }
+}
+
 static void v4_examples_that_came_with_the_model_are_rendered_exactly(void **state)
 {
     struct dse_template *tmpl = builtin("deepseek_v4");
@@ -272,6 +310,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_encoder_row_is_rendered_exactly_or_refused_where_it_must_be),
+        cmocka_unit_test(neighbours_of_one_speaker_are_rendered_as_the_encoders_do),
         cmocka_unit_test(v4_examples_that_came_with_the_model_are_rendered_exactly),
         cmocka_unit_test(older_models_are_rendered_as_their_official_templates_do),
         cmocka_unit_test(v4_results_follow_the_order_of_their_calls_and_join_the_next_user_message),

@@ -1,0 +1,116 @@
+/* Levels, ageing and fair shares: see policy.h. */
+#include "engine/policy.h"
+
+#include "base/alloc.h"
+
+#define DEFAULT_QUANTUM 64
+
+enum dse_status dse_policy_init(struct dse_policy *policy, const struct dse_engine_options *options, int max_tasks,
+                                struct dse_error *err)
+{
+    *policy = (struct dse_policy){.quantum = DEFAULT_QUANTUM, .max_tenants = max_tasks};
+    if (options != NULL) {
+        policy->kind = options->priority_policy;
+        policy->ageing_ns = options->priority_ageing_ns;
+        if (options->priority_quantum > 0) policy->quantum = options->priority_quantum;
+    }
+    policy->tenants = dse_calloc(DSE_MEM_SCRATCH, (size_t)max_tasks, sizeof *policy->tenants);
+    if (policy->tenants == NULL)
+        return dse_fail_memory(err, (size_t)max_tasks * sizeof *policy->tenants, "the table of tenants");
+    return DSE_OK;
+}
+
+void dse_policy_deinit(struct dse_policy *policy)
+{
+    dse_free(policy->tenants);
+    *policy = (struct dse_policy){0};
+}
+
+static struct dse_tenant *find(const struct dse_policy *policy, uint64_t id)
+{
+    for (int i = 0; i < policy->n_tenants; i++)
+        if (policy->tenants[i].id == id) return &policy->tenants[i];
+    return NULL;
+}
+
+/* Who was away has no claim on what others got meanwhile. */
+static uint64_t least_served(const struct dse_policy *policy)
+{
+    uint64_t least = policy->n_tenants > 0 ? policy->tenants[0].served : policy->served;
+    for (int i = 1; i < policy->n_tenants; i++)
+        if (policy->tenants[i].served < least) least = policy->tenants[i].served;
+    return least;
+}
+
+void dse_policy_enter(struct dse_policy *policy, struct dse_task *task, uint64_t now_ns)
+{
+    struct dse_tenant *tenant = find(policy, task->tenant);
+    if (tenant == NULL) {
+        const uint64_t served = least_served(policy);
+        tenant = &policy->tenants[policy->n_tenants++];
+        *tenant = (struct dse_tenant){.id = task->tenant, .served = served};
+    }
+    tenant->n_tasks++;
+    task->active = false;
+    task->waited_ns = 0;
+    task->waits_since_ns = now_ns;
+}
+
+void dse_policy_leave(struct dse_policy *policy, struct dse_task *task)
+{
+    struct dse_tenant *tenant = find(policy, task->tenant);
+    if (--tenant->n_tasks > 0) return;
+    policy->served = least_served(policy);
+    *tenant = policy->tenants[--policy->n_tenants];
+}
+
+void dse_policy_set_active(struct dse_task *task, bool active, uint64_t now_ns)
+{
+    if (task->active == active) return;
+    if (active)
+        task->waited_ns += now_ns - task->waits_since_ns;
+    else
+        task->waits_since_ns = now_ns;
+    task->active = active;
+}
+
+void dse_policy_charge(struct dse_policy *policy, const struct dse_task *task, int n_rows)
+{
+    find(policy, task->tenant)->served += (uint64_t)n_rows;
+}
+
+/* Of the choice that has most. */
+static int produced(const struct dse_task *task)
+{
+    int most = 0;
+    for (int i = 0; i < task->n_choices; i++)
+        if (task->sequences[i].n_generated > most) most = task->sequences[i].n_generated;
+    return most;
+}
+
+int64_t dse_policy_level(const struct dse_policy *policy, const struct dse_task *task, uint64_t now_ns)
+{
+    int64_t level = task->priority;
+    if (policy->kind == DSE_POLICY_TOKEN) level -= produced(task) / policy->quantum;
+    if (policy->ageing_ns > 0) {
+        const uint64_t waited = task->waited_ns + (task->active ? 0 : now_ns - task->waits_since_ns);
+        const int64_t highest = level > policy->top_priority ? level : policy->top_priority;
+        level += (int64_t)(waited / policy->ageing_ns);
+        if (level > highest) level = highest;
+    }
+    return level;
+}
+
+bool dse_policy_before(const struct dse_policy *policy, const struct dse_task *a, const struct dse_task *b,
+                       uint64_t now_ns)
+{
+    const int64_t level_a = dse_policy_level(policy, a, now_ns), level_b = dse_policy_level(policy, b, now_ns);
+    if (level_a != level_b) return level_a > level_b;
+    if (a->active != b->active) return a->active;
+    if (a->resident != b->resident) return a->resident;
+    if (!a->resident && a->tenant != b->tenant) {
+        const uint64_t served_a = find(policy, a->tenant)->served, served_b = find(policy, b->tenant)->served;
+        if (served_a != served_b) return served_a < served_b;
+    }
+    return a->id < b->id;
+}
