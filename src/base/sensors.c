@@ -57,7 +57,7 @@ static int list_numbers(const char *directory, const char *prefix, const char *e
     return count;
 }
 
-/* A second sensor of one name gets its number too: two series of the same labels would make the whole answer invalid. */
+/* A second sensor of one name gets its number too: two series of the same labels would spoil the whole answer. */
 static void add(struct dse_sensor_list *list, const char *label, int number, double value)
 {
     if (list->count == DSE_MAX_SENSORS) return;

@@ -1,4 +1,4 @@
-/* One GET to a server of ours: plain HTTP/1.1 over TCP or a Unix socket, one connection a request. No TLS, no redirects:
+/* One GET to a server of ours: plain HTTP/1.1 over TCP or a Unix socket, a connection each. No TLS, no redirects:
  * for `top`, which looks at a server on this machine or in this network. */
 #ifndef DSE_CLI_HTTP_CLIENT_H
 #define DSE_CLI_HTTP_CLIENT_H

@@ -17,7 +17,7 @@ void dse_step_ring_put(struct dse_step_ring *ring, struct dse_step_record *recor
     const size_t at = record->number % DSE_STEP_RING_LENGTH;
     const uint64_t version = atomic_load_explicit(&ring->slots[at].version, memory_order_relaxed);
     atomic_store_explicit(&ring->slots[at].version, version + 1, memory_order_relaxed);
-    /* Each word is released after the odd version: who reads a new word finds the version changed at its second look. */
+    /* Each word is released after the odd version: who reads a new word sees it changed at the second look. */
     for (size_t i = 0; i < DSE_STEP_RECORD_WORDS; i++)
         atomic_store_explicit(&ring->slots[at].words[i], words[i], memory_order_release);
     atomic_store_explicit(&ring->slots[at].version, version + 2, memory_order_release);

@@ -48,7 +48,7 @@ static void add(struct dse_log_field *fields, int *n, struct dse_log_field field
 #define TEXT(key, value)   add(fields, &n, (struct dse_log_field){.name = key, .kind = DSE_LOG_TEXT, .text = value})
 #define NUMBER(key, value) add(fields, &n, (struct dse_log_field){.name = key, .kind = DSE_LOG_NUMBER, .number = value})
 #define BOOL(key, value)   add(fields, &n, (struct dse_log_field){.name = key, .kind = DSE_LOG_BOOL, .number = value})
-#define MS(key, ns)        add(fields, &n, (struct dse_log_field){.name = key, .kind = DSE_LOG_MS, .number = (int64_t)(ns)})
+#define MS(key, ns)        add(fields, &n, (struct dse_log_field){.name = key, .kind = DSE_LOG_MS, .number = (int64_t)ns})
 
 void dse_access_log(struct dse_http_exchange *x, const char *route, const struct dse_http_summary *s)
 {

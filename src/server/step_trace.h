@@ -1,5 +1,5 @@
-/* `--trace-steps FILE`: the engine's steps as a trace that chrome://tracing and ui.perfetto.dev open. A thread of its own
- * copies them from the engine's ring, so the engine never waits for a disk. The file is bounded, and whole JSON after
+/* `--trace-steps FILE`: the engine's steps as a trace that chrome://tracing and ui.perfetto.dev open. A thread of its
+ * own copies them from the engine's ring, so the engine never waits for a disk. The file is bounded, and whole JSON after
  * every write, also when the process is killed. */
 #ifndef DSE_SERVER_STEP_TRACE_H
 #define DSE_SERVER_STEP_TRACE_H

@@ -106,6 +106,12 @@ def test_a_malformed_traceparent_begins_a_new_trace(logged, header):
     assert (line["trace_id"], line["span_id"]) == sent.groups() and "parent_id" not in line
 
 
+def test_the_answer_to_head_has_no_bytes(logged):
+    reply = logged.request("HEAD", "/v1/models")
+    line = access(logged, reply.headers["X-Request-Id"])
+    assert line["method"] == "HEAD" and line["status"] == 200 and line["response_bytes"] == 0 and line["complete"] is True
+
+
 def test_errors_and_unknown_paths_are_told_without_what_the_client_wrote(logged):
     for reply, status, path in (
             (logged.post(CHAT, {"messages": [], "x": SECRET}), 400, "/chat/completions"),
