@@ -506,7 +506,9 @@ static void tell_done(struct dse_http_exchange *x, bool completed)
     struct dse_access_note note = x->note;
     struct dse_http_summary summary = {
         .status = x->answered ? x->status : 0,
-        .bytes = strcmp(x->method, "HEAD") == 0 ? 0 : x->streaming ? x->sent_bytes : x->whole_bytes,
+        .bytes = strcmp(x->method, "HEAD") == 0 ? 0
+                 : x->streaming                 ? x->sent_bytes
+                                                : x->whole_bytes,
         .duration_ns = dse_clock_ns() - x->begin_ns,
         .complete = completed && x->answered && !x->aborted,
         .note = &note,
