@@ -282,7 +282,8 @@ void dse_engine_cancel(struct dse_engine *engine, uint64_t id);
 struct dse_slot {
     uint64_t id;
     bool running; /* false: waiting */
-    int n_prompt, n_processed, n_generated;
+    int n_choices, n_prompt, n_processed, n_generated;
+    uint64_t submitted_ns, first_token_ns; /* CLOCK_MONOTONIC; 0: no token yet */
 };
 int dse_engine_slots(const struct dse_engine *engine, struct dse_slot *slots, int max_slots);
 

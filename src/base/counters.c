@@ -1,10 +1,25 @@
-/* Process-wide counters, gauges and histograms: plain relaxed atomics. */
+/* Process-wide counters, gauges and histograms: plain relaxed atomics; and the rows of the contract as data. */
 #include "base/counters.h"
 
 #include <stdatomic.h>
 
 const double dse_histogram_bounds[DSE_HISTOGRAM_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
                                                             0.5,   1,      2.5,   5,    10,    30,   60,  300};
+
+#define ROW(id, name, unit, labels, help) {name, DSE_UNIT_##unit, labels, help},
+const struct dse_metric_row dse_counter_rows[DSE_COUNTER_COUNT] = {DSE_COUNTERS(ROW)};
+const struct dse_metric_row dse_gauge_rows[DSE_GAUGE_COUNT] = {DSE_GAUGES(ROW)};
+const struct dse_metric_row dse_histogram_rows[DSE_HISTOGRAM_COUNT] = {DSE_HISTOGRAMS(ROW)};
+const struct dse_metric_row dse_server_metric_rows[DSE_SERVER_METRIC_COUNT] = {DSE_SERVER_METRICS(ROW)};
+const struct dse_metric_row dse_machine_metric_rows[DSE_MACHINE_METRIC_COUNT] = {DSE_MACHINE_METRICS(ROW)};
+#undef ROW
+
+const char *dse_unit_name(enum dse_unit unit)
+{
+    static const char *const names[DSE_UNIT_COUNT] = {"",      "seconds", "tokens", "requests", "choices", "answers",
+                                                      "steps", "blocks",  "bytes",  "celsius",  "hertz",   "watts"};
+    return names[unit];
+}
 
 struct histogram {
     _Atomic uint64_t buckets[DSE_HISTOGRAM_BUCKETS + 1];

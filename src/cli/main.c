@@ -13,6 +13,10 @@
 
 static int report(const struct dse_error *err)
 {
+    if (dse_log_is_json()) {
+        dse_log(DSE_LOG_ERROR, "main", "%s", err->message);
+        return dse_status_exit_code(err->status);
+    }
     fputs("deepseek-edge: ", stderr);
     dse_print_safely(stderr, err->message);
     fputc('\n', stderr);
@@ -35,17 +39,12 @@ static enum dse_status run_help(const struct dse_options *options, struct dse_er
 }
 
 static enum dse_status (*const verb_functions[DSE_VERB_COUNT])(const struct dse_options *, struct dse_error *) = {
-    [DSE_VERB_RUN] = dse_verb_run,
-    [DSE_VERB_SERVE] = dse_verb_serve,
-    [DSE_VERB_SHOW] = dse_verb_show,
-    [DSE_VERB_BENCH] = dse_verb_bench,
-    [DSE_VERB_EVAL] = dse_verb_eval,
-    [DSE_VERB_TOKENIZE] = dse_verb_tokenize,
-    [DSE_VERB_CACHE] = dse_verb_cache,
-    [DSE_VERB_TEMPLATE] = dse_verb_template,
-    [DSE_VERB_DEVICES] = dse_verb_devices,
-    [DSE_VERB_VERSION] = dse_verb_version,
-    [DSE_VERB_HELP] = run_help,
+    [DSE_VERB_RUN] = dse_verb_run,         [DSE_VERB_SERVE] = dse_verb_serve,
+    [DSE_VERB_SHOW] = dse_verb_show,       [DSE_VERB_BENCH] = dse_verb_bench,
+    [DSE_VERB_EVAL] = dse_verb_eval,       [DSE_VERB_TOKENIZE] = dse_verb_tokenize,
+    [DSE_VERB_CACHE] = dse_verb_cache,     [DSE_VERB_TEMPLATE] = dse_verb_template,
+    [DSE_VERB_DEVICES] = dse_verb_devices, [DSE_VERB_VERSION] = dse_verb_version,
+    [DSE_VERB_TOP] = dse_verb_top,         [DSE_VERB_HELP] = run_help,
 };
 
 /* A single write each, so that the lines of several threads do not mix. */
@@ -88,6 +87,7 @@ static int run_program(int argc, char **argv)
     if (strcmp(name, "help") == 0 && argc == 3) {
         if (strcmp(argv[2], "--markdown") == 0) return dse_help_markdown(stdout), 0;
         if (strcmp(argv[2], "--man") == 0) return dse_help_man(stdout), 0;
+        if (strcmp(argv[2], "--metrics") == 0) return dse_help_metrics(stdout), 0;
     }
     const char *nearest;
     enum dse_verb verb = dse_verb_find(name, &nearest);

@@ -258,9 +258,11 @@ enum dse_status dse_cli_model_open(const struct dse_options *options, const char
     if (status == DSE_OK) status = dse_model_find(name, &path, canonical, err);
     if (status != DSE_OK) return status;
     if (canonical[0] != '\0') {
-        fputs("model: ", stderr);
-        dse_print_safely(stderr, canonical);
-        fputc('\n', stderr);
+        struct dse_buffer safe;
+        dse_buffer_init(&safe, DSE_MEM_MISC, 4096);
+        dse_put_safely(&safe, canonical, strlen(canonical));
+        dse_talk("model: %s\n", dse_buffer_text(&safe));
+        dse_buffer_deinit(&safe);
     }
 
     const char *pack = dse_opt_text(options, DSE_OPT_PACK_CACHE);

@@ -12,6 +12,7 @@
 #define V_TEMPLATE     (1u << DSE_VERB_TEMPLATE)
 #define V_DEVICES      (1u << DSE_VERB_DEVICES)
 #define V_VERSION      (1u << DSE_VERB_VERSION)
+#define V_TOP          (1u << DSE_VERB_TOP)
 #define V_CACHE        (1u << DSE_VERB_CACHE)
 #define V_ENGINE_VERBS (V_RUN | V_SERVE)
 #define V_MODEL_VERBS  (V_RUN | V_SERVE | V_BENCH | V_EVAL)
@@ -105,7 +106,8 @@
     X(MAX_CONCURRENT, "max-concurrent", "--max-num-seqs,--parallel,-np", INT, "N", "8", 1, 1024, NULL, V_SERVE,        \
       "requests computed at once; they share one KV pool, N does not divide the context")                              \
     X(MAX_QUEUE, "max-queue", "", INT, "N", "64", 0, 65536, NULL, V_SERVE, "requests that may wait; more get 429")     \
-    X(API_KEY, "api-key", "", LIST, "KEY", NULL, 0, 0, NULL, V_SERVE, "key that clients must send; may be repeated")   \
+    X(API_KEY, "api-key", "", LIST, "KEY", NULL, 0, 0, NULL, V_SERVE | V_TOP,                                          \
+      "key that clients must send; may be repeated. top sends it")                                                     \
     X(API_KEY_FILE, "api-key-file", "", STRING, "FILE", NULL, 0, 0, NULL, V_SERVE,                                     \
       "file with one key a line; behind a key and a blank, priority=N is what its requests have at most")              \
     X(INSECURE, "insecure", "", FLAG, NULL, NULL, 0, 0, NULL, V_SERVE, "listen beyond loopback without a key")         \
@@ -120,10 +122,19 @@
       "how long SIGTERM waits for running requests")                                                                   \
     X(WARMUP, "warmup", "", FLAG, NULL, "on", 0, 0, NULL, V_SERVE,                                                     \
       "touch the weights that every token uses before the first request")                                              \
+    X(METRICS_COMPAT, "metrics-compat", "", CHOICE, "WHOSE", "none", 0, 0, "none vllm", V_SERVE,                       \
+      "vllm: /metrics also has the names of vLLM, so that dashboards made for it work")                                \
+    X(NODE_ID, "node-id", "", STRING, "ID", NULL, 0, 0, NULL, V_SERVE,                                                 \
+      "edge_node_id of JSON log lines and /api/edge/state: up to 64 of A-Z a-z 0-9 . _ : - (default: a hash of the "   \
+      "machine's id)")                                                                                                 \
+    X(DEBUG_STEPS, "debug-steps", "", FLAG, NULL, "on", 0, 0, NULL, V_SERVE,                                           \
+      "GET /debug/steps tells what the last steps of the engine spent their time on; --no-debug-steps: 404")           \
+    X(TRACE_STEPS, "trace-steps", "", STRING, "FILE", NULL, 0, 0, NULL, V_SERVE,                                       \
+      "write the engine's steps as a trace for Perfetto or chrome://tracing, at most 64 MiB")                          \
     X(LOG_LEVEL, "log-level", "", CHOICE, "LEVEL", "warn", 0, 0, "error warn info debug", V_MODEL_VERBS | V_SHOW,      \
-      "how much is logged on standard error; prompts never are")                                                       \
+      "how much is logged on standard error, info has a line for each request; prompts never are")                     \
     X(LOG_FORMAT, "log-format", "", CHOICE, "HOW", "text", 0, 0, "text json", V_MODEL_VERBS | V_SHOW,                  \
-      "form of log lines")                                                                                             \
+      "form of log lines; json makes every line on standard error a JSON object")                                      \
     X(BENCH_PROMPT, "n-prompt", "-p", INTS, "N,…", "512", 0, 1 << 20, NULL, V_BENCH,                                   \
       "prefill tests of so many tokens")                                                                               \
     X(BENCH_GEN, "n-gen", "-n", INTS, "N,…", "128", 0, 1 << 20, NULL, V_BENCH, "decode tests of so many tokens")       \
@@ -146,8 +157,14 @@
       "texts of control tokens stay plain text")                                                                       \
     X(ADD_BOS, "add-bos", "", FLAG, NULL, NULL, 0, 0, NULL, V_TOKENIZE,                                                \
       "put the beginning-of-sequence token in front")                                                                  \
-    X(JSON, "json", "", FLAG, NULL, NULL, 0, 0, NULL, V_SHOW | V_TOKENIZE | V_TEMPLATE | V_DEVICES | V_VERSION,        \
+    X(JSON, "json", "", FLAG, NULL, NULL, 0, 0, NULL,                                                                  \
+      V_SHOW | V_TOKENIZE | V_TEMPLATE | V_DEVICES | V_VERSION | V_TOP,                                                \
       "machine-readable output; tokenize and template read one JSON object a line")                                    \
-    X(COLOR, "color", "", CHOICE, "WHEN", "auto", 0, 0, "auto always never", V_RUN | V_SERVE, "colour on a terminal")
+    X(URL, "url", "", STRING, "URL", "http://127.0.0.1:8080", 0, 0, NULL, V_TOP,                                       \
+      "server to look at: http://host:port or unix:/path")                                                             \
+    X(INTERVAL, "interval", "-d", REAL, "SECONDS", "1", 0.2, 3600, NULL, V_TOP, "time between two looks")              \
+    X(ONCE, "once", "", FLAG, NULL, NULL, 0, 0, NULL, V_TOP, "look once and end")                                      \
+    X(COLOR, "color", "", CHOICE, "WHEN", "auto", 0, 0, "auto always never", V_RUN | V_SERVE | V_TOP,                  \
+      "colour on a terminal")
 
 #endif

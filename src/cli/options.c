@@ -52,6 +52,11 @@ const struct dse_verb_info dse_verbs[DSE_VERB_COUNT] = {
          2},
     [DSE_VERB_DEVICES] = {"devices", "devices [flags]", "list what could run a model, and why not", "", 0},
     [DSE_VERB_VERSION] = {"version", "version [flags]", "version, compiler, CPU features", "", 0},
+    [DSE_VERB_TOP] = {"top", "top [flags]", "watch a running server",
+                      "On a terminal the picture is drawn anew at each interval: q ends it, p pauses, s sorts the "
+                      "requests by age, speed or context. Elsewhere each look is printed as plain text, with --json as "
+                      "one line of JSON; --once looks once.",
+                      0},
     [DSE_VERB_HELP] = {"help", "help [VERB]", "this help, or that of a verb", "", 1},
 };
 

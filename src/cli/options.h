@@ -24,6 +24,7 @@ enum dse_verb {
     DSE_VERB_CACHE,
     DSE_VERB_DEVICES,
     DSE_VERB_VERSION,
+    DSE_VERB_TOP,
     DSE_VERB_HELP,
     DSE_VERB_COUNT
 };
@@ -103,5 +104,6 @@ void dse_help_verb(FILE *out, enum dse_verb verb);
 void dse_help_search(FILE *out, const char *word);
 void dse_help_markdown(FILE *out);
 void dse_help_man(FILE *out);
+void dse_help_metrics(FILE *out); /* docs/metrics.md */
 
 #endif

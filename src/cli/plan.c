@@ -5,6 +5,7 @@
 
 #include "base/cgroup.h"
 #include "base/cpu.h"
+#include "cli/streams.h"
 #include "cli/terminal.h"
 
 void dse_cli_engine_options(const struct dse_options *options, int max_concurrent, int max_queue,
@@ -38,21 +39,22 @@ void dse_cli_print_plan(const struct dse_model *model, const struct dse_memory_p
     char features[64], a[32], b[32], c[32], d[32], e[32];
     dse_model_get_info(model, &info);
     dse_cpu_feature_names(dse_cpu_features(), features, sizeof features);
-    fprintf(stderr, "model   %s  %s %s  %.1f M parameters\n", info.name, info.arch, info.quantization,
-            (double)info.n_parameters * 1e-6);
-    fprintf(stderr, "device  %s: %s (%s)  %d threads", info.device_name, dse_cpu_model(), features, info.n_threads);
-    if (info.n_threads == limit.threads) fprintf(stderr, " (%s)", limit.reason);
-    fprintf(stderr, "\nmemory  weights %s %s | kv %s (%lld tokens) | scratch %s | total %s of %s available (%s)\n",
-            dse_format_bytes(plan->weight_bytes, a), plan->resident_weight_bytes > 0 ? "in memory" : "mapped",
-            dse_format_bytes(plan->kv_bytes, b), (long long)plan->kv_tokens, dse_format_bytes(plan->scratch_bytes, c),
-            dse_format_bytes(plan->total_bytes, d), dse_format_bytes(plan->available_bytes, e), plan->available_reason);
+    dse_talk("model   %s  %s %s  %.1f M parameters\n", info.name, info.arch, info.quantization,
+             (double)info.n_parameters * 1e-6);
+    bool all = info.n_threads == limit.threads;
+    dse_talk("device  %s: %s (%s)  %d threads%s%s%s\n", info.device_name, dse_cpu_model(), features, info.n_threads,
+             all ? " (" : "", all ? limit.reason : "", all ? ")" : "");
+    dse_talk("memory  weights %s %s | kv %s (%lld tokens) | scratch %s | total %s of %s available (%s)\n",
+             dse_format_bytes(plan->weight_bytes, a), plan->resident_weight_bytes > 0 ? "in memory" : "mapped",
+             dse_format_bytes(plan->kv_bytes, b), (long long)plan->kv_tokens, dse_format_bytes(plan->scratch_bytes, c),
+             dse_format_bytes(plan->total_bytes, d), dse_format_bytes(plan->available_bytes, e),
+             plan->available_reason);
     if (plan->mapped_weight_bytes > 0 && plan->total_bytes > plan->available_bytes)
-        fprintf(stderr, "        the weights do not all fit beside it: parts of them are read from their file again\n");
+        dse_talk("        the weights do not all fit beside it: parts of them are read from their file again\n");
     if (plan->locked_bytes > 0)
-        fprintf(stderr, "        of them %s are locked in memory, and of %s of experts the chosen ones are read\n",
-                dse_format_bytes(plan->locked_bytes, a), dse_format_bytes(plan->expert_bytes, b));
+        dse_talk("        of them %s are locked in memory, and of %s of experts the chosen ones are read\n",
+                 dse_format_bytes(plan->locked_bytes, a), dse_format_bytes(plan->expert_bytes, b));
     if (info.numerics == DSE_NUMERICS_FAST)
-        fprintf(stderr, "numerics fast: results depend on how a prompt is cut into steps\n");
-    fprintf(stderr, "context %lld tokens a request, %d at once\n", (long long)plan->context_length,
-            plan->max_concurrent);
+        dse_talk("numerics fast: results depend on how a prompt is cut into steps\n");
+    dse_talk("context %lld tokens a request, %d at once\n", (long long)plan->context_length, plan->max_concurrent);
 }

@@ -17,10 +17,15 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/clock.h"
+#include "base/counters.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "cli/input.h"
 #include "cli/model_arguments.h"
 #include "cli/plan.h"
+#include "cli/node_id.h"
+#include "cli/streams.h"
 #include "cli/verbs.h"
 #include "server/server.h"
 
@@ -33,6 +38,7 @@ struct serve_texts {
     struct dse_api_key keys[MAX_KEYS];
     const char *name_list[MAX_NAMES];
     const char *origin_list[MAX_NAMES];
+    char node_id[DSE_LOG_NODE_BYTES];
 };
 
 static void texts_deinit(struct serve_texts *texts)
@@ -142,7 +148,13 @@ static enum dse_status server_options(const struct dse_options *options, struct 
     server->ping_ms = (unsigned)dse_opt_int(options, DSE_OPT_PING_MS);
     server->reasoning = strcmp(dse_opt_text(options, DSE_OPT_REASONING_FORMAT), "none") == 0 ? DSE_REASONING_NONE
                                                                                              : DSE_REASONING_DEEPSEEK;
-    enum dse_status status = read_keys(options, texts, server, err);
+    server->metrics_vllm = strcmp(dse_opt_text(options, DSE_OPT_METRICS_COMPAT), "vllm") == 0;
+    server->debug_steps = dse_opt_flag(options, DSE_OPT_DEBUG_STEPS);
+    server->trace_steps = dse_opt_text(options, DSE_OPT_TRACE_STEPS);
+    server->node_id = texts->node_id;
+    enum dse_status status = dse_node_id(dse_opt_text(options, DSE_OPT_NODE_ID), "", texts->node_id, err);
+    dse_log_set_node(texts->node_id);
+    if (status == DSE_OK) status = read_keys(options, texts, server, err);
     if (status == DSE_OK)
         status = read_list("served-model-name", dse_opt_text(options, DSE_OPT_SERVED_NAME), &texts->names,
                            texts->name_list, &server->model_names, &server->n_model_names, err);
@@ -160,13 +172,12 @@ static void print_hello(const struct dse_server *server, const struct dse_model 
     struct dse_model_info info;
     const char *url = dse_server_url(server);
     dse_model_get_info(model, &info);
-    fprintf(stderr, "ready on %s  (%s)\n", url, has_key ? "clients need a key" : "no key needed");
-    if (strncmp(url, "http", 4) != 0) return;
-    fprintf(stderr,
-            "  curl %s/v1/chat/completions -H 'Content-Type: application/json'%s \\\n"
-            "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Say hi\"}]}'\n"
-            "  python: openai.OpenAI(base_url=\"%s/v1\", api_key=\"%s\")\n",
-            url, has_key ? " -H 'Authorization: Bearer KEY'" : "", url, has_key ? "KEY" : "none");
+    dse_talk("ready on %s  (%s)\n", url, has_key ? "clients need a key" : "no key needed");
+    if (strncmp(url, "http", 4) != 0 || dse_log_is_json()) return;
+    dse_talk("  curl %s/v1/chat/completions -H 'Content-Type: application/json'%s \\\n"
+             "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Say hi\"}]}'\n"
+             "  python: openai.OpenAI(base_url=\"%s/v1\", api_key=\"%s\")\n",
+             url, has_key ? " -H 'Authorization: Bearer KEY'" : "", url, has_key ? "KEY" : "none");
 }
 
 /* Signals are blocked in all threads and read here, so that no handler runs in the middle of anything. */
@@ -196,7 +207,7 @@ static void *watch_load(void *argument)
     struct signalfd_siginfo info;
     if (fds[0].revents != 0 || read(watch->signals, &info, sizeof info) != (ssize_t)sizeof info) return NULL;
     bool is_interrupt = info.ssi_signo == SIGINT;
-    fprintf(stderr, "%s: ended while the model was loading\n", is_interrupt ? "SIGINT" : "SIGTERM");
+    dse_talk("%s: ended while the model was loading\n", is_interrupt ? "SIGINT" : "SIGTERM");
     dse_server_stop(watch->server);
     _exit(dse_status_exit_code(is_interrupt ? DSE_ERR_CANCELLED : DSE_OK));
 }
@@ -226,8 +237,8 @@ static int wait_and_drain(struct dse_server *server, const sigset_t *set, unsign
 {
     int first = 0, second = 0;
     sigwait(set, &first);
-    fprintf(stderr, "%s: finishing %d running requests (up to %u s; once more to stop now)\n",
-            first == SIGTERM ? "SIGTERM" : "SIGINT", dse_server_in_flight(server), drain_ms / 1000);
+    dse_talk("%s: finishing %d running requests (up to %u s; once more to stop now)\n",
+             first == SIGTERM ? "SIGTERM" : "SIGINT", dse_server_in_flight(server), drain_ms / 1000);
     struct timespec none = {0};
     for (unsigned waited = 0; waited < drain_ms || waited == 0; waited += 100) {
         if (dse_server_drain(server, drain_ms < 100 ? drain_ms : 100)) break;
@@ -242,6 +253,7 @@ static enum dse_status load(const struct dse_options *options, struct dse_server
                             struct dse_model **model, struct dse_engine **engine, struct dse_error *err)
 {
     struct load_watch watch;
+    const uint64_t begin_ns = dse_clock_ns();
     enum dse_status status = load_watch_start(&watch, server, signals, err);
     if (status != DSE_OK) return status;
     status = dse_cli_model_open(options, dse_cli_model_name(options), model, err);
@@ -253,6 +265,7 @@ static enum dse_status load(const struct dse_options *options, struct dse_server
     }
     load_watch_stop(&watch);
     if (status != DSE_OK) return status;
+    dse_gauge_set(DSE_GAUGE_LOAD_NS, (int64_t)(dse_clock_ns() - begin_ns));
     struct dse_memory_plan plan;
     dse_engine_get_plan(*engine, &plan);
     dse_cli_print_plan(*model, &plan);
@@ -280,7 +293,7 @@ enum dse_status dse_verb_serve(const struct dse_options *options, struct dse_err
         status = dse_fail(err, DSE_ERR_INTERNAL, "cannot block signals");
     if (status == DSE_OK) status = dse_server_start(&server_opts, &server, err);
     if (status == DSE_OK) {
-        fprintf(stderr, "listening on %s\n", dse_server_url(server));
+        dse_talk("listening on %s\n", dse_server_url(server));
         status = load(options, server, &signals, &model, &engine, err);
     }
     if (status == DSE_OK) {

@@ -2,6 +2,7 @@
 #include "cli/streams.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/utf8.h"
 
 void dse_streams_open_missing(void)
@@ -44,6 +46,24 @@ void dse_put_safely(struct dse_buffer *out, const char *text, size_t bytes)
         for (size_t i = 0; control && i < used; i++)
             dse_buffer_printf(out, "\\x%02x", (unsigned char)text[at + i]);
     }
+}
+
+void dse_talk(const char *format, ...)
+{
+    va_list arguments;
+    struct dse_buffer text;
+    dse_buffer_init(&text, DSE_MEM_MISC, 1u << 16);
+    va_start(arguments, format);
+    dse_buffer_vprintf(&text, format, arguments);
+    va_end(arguments);
+    if (!dse_log_is_json()) {
+        fwrite(dse_buffer_text(&text), 1, text.length, stderr);
+    } else if (text.data != NULL) {
+        for (char *save = NULL, *line = strtok_r(text.data, "\n", &save); line != NULL;
+             line = strtok_r(NULL, "\n", &save))
+            dse_log_always("serve", line + strspn(line, " "));
+    }
+    dse_buffer_deinit(&text);
 }
 
 void dse_print_safely(FILE *out, const char *text)

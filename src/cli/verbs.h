@@ -18,5 +18,6 @@ DSE_VERB_FUNCTION(template);
 DSE_VERB_FUNCTION(cache);
 DSE_VERB_FUNCTION(devices);
 DSE_VERB_FUNCTION(version);
+DSE_VERB_FUNCTION(top);
 
 #endif

@@ -109,7 +109,10 @@ static void on_disk_news(void *user)
 static void save(struct dse_engine *engine)
 {
     struct dse_scheduler *s = &engine->scheduler;
-    if (engine->disk != NULL) dse_prefix_tier_save(&s->pool, engine->disk, s->n_residents > 0 ? 1 : INT_MAX);
+    const uint64_t begin_ns = dse_clock_ns();
+    if (engine->disk == NULL) return;
+    dse_prefix_tier_save(&s->pool, engine->disk, s->n_residents > 0 ? 1 : INT_MAX);
+    dse_step_meter_swapped(&engine->meter, begin_ns);
 }
 
 /* What is in no file yet, before the memory goes. */
@@ -133,6 +136,7 @@ static void save_rest(struct dse_engine *engine)
 static bool receive(struct dse_engine *engine, bool *cancels)
 {
     struct dse_scheduler *s = &engine->scheduler;
+    const uint64_t asked_ns = dse_clock_ns();
     bool idle = s->n_residents == 0 && (s->waiting == NULL || s->n_loads > 0);
     pthread_mutex_lock(&engine->lock);
     while (idle && !engine->stopping && engine->inbox == NULL && !engine->cancel_pending && !engine->disk_news)
@@ -145,6 +149,7 @@ static bool receive(struct dse_engine *engine, bool *cancels)
     engine->cancel_pending = false;
     bool stopping = engine->stopping;
     pthread_mutex_unlock(&engine->lock);
+    dse_step_meter_waited(&engine->meter, asked_ns);
     while (arrived != NULL) {
         struct dse_task *task = arrived;
         arrived = task->next;
@@ -447,6 +452,9 @@ int dse_engine_slots(const struct dse_engine *engine, struct dse_slot *slots, in
         slots[count++] = (struct dse_slot){
             .id = task->id,
             .running = atomic_load_explicit(&task->running, memory_order_relaxed),
+            .n_choices = task->n_choices,
+            .submitted_ns = task->submitted_ns,
+            .first_token_ns = atomic_load_explicit(&task->shown_first_ns, memory_order_relaxed),
             .n_prompt = task->n_prompt,
             .n_processed = atomic_load_explicit(&task->shown_processed, memory_order_relaxed),
             .n_generated = atomic_load_explicit(&task->shown_generated, memory_order_relaxed),

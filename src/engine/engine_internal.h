@@ -9,6 +9,7 @@
 #include "engine/budget.h"
 #include "engine/forward.h"
 #include "engine/scheduler.h"
+#include "engine/step_meter.h"
 #include "engine/task.h"
 
 struct dse_out_row {
@@ -47,6 +48,8 @@ struct dse_engine {
     struct dse_chunk chunk;       /* prompt tokens of a step */
     bool guarded;                 /* allocation is forbidden right now */
     struct dse_task *dead;        /* finished in this turn, freed at its end */
+    struct dse_step_meter meter;
+    struct dse_step_ring steps; /* read by any thread */
 };
 
 /* step.c: one turn over everything that runs; false when nothing could be computed. */

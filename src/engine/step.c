@@ -25,7 +25,9 @@ static bool emit(struct dse_engine *engine, const struct dse_task *task, struct 
     bool guarded = engine->guarded;
     event->request = task->id;
     guard(engine, false);
+    const uint64_t begin = dse_clock_ns();
     bool more = task->on_event(task->user, event);
+    dse_step_meter_delivered(&engine->meter, begin);
     guard(engine, guarded);
     return more;
 }
@@ -63,6 +65,10 @@ void dse_engine_finish(struct dse_engine *engine, struct dse_sequence *sequence,
     task->any_error |= finish == DSE_FINISH_ERROR;
     task->any_cancelled |= finish == DSE_FINISH_CANCELLED;
     dse_scheduler_close_sequence(&engine->scheduler, sequence);
+    dse_counter_add((enum dse_counter)(DSE_COUNTER_CHOICES_STOP + (finish - DSE_FINISH_STOP)), 1);
+    if (sequence->n_generated > 1)
+        dse_histogram_observe(DSE_HISTOGRAM_TPOT, (double)(sequence->last_token_ns - sequence->first_token_ns) * 1e-9 /
+                                                      (double)(sequence->n_generated - 1));
     bool last = --task->n_open == 0;
     if (last) {
         /* Before the client hears of it: who waits for FINISH must find a free place and free memory. */
@@ -95,8 +101,10 @@ static void note_token_time(struct dse_sequence *sequence, uint64_t now)
     struct dse_task *task = sequence->task;
     if (sequence->first_token_ns == 0) {
         sequence->first_token_ns = now;
-        if (atomic_load_explicit(&task->shown_generated, memory_order_relaxed) == 0)
+        if (atomic_load_explicit(&task->shown_generated, memory_order_relaxed) == 0) {
             dse_histogram_observe(DSE_HISTOGRAM_TTFT, (double)(now - task->submitted_ns) * 1e-9);
+            atomic_store_explicit(&task->shown_first_ns, now, memory_order_relaxed);
+        }
     } else {
         dse_histogram_observe(DSE_HISTOGRAM_ITL, (double)(now - sequence->last_token_ns) * 1e-9);
     }
@@ -235,10 +243,14 @@ static void deliver_logits(struct dse_engine *engine)
     const size_t n_vocab = (size_t)engine->model->file->config.n_vocab;
     int count = collect_out_rows(engine);
     for (int begin = 0; begin < count; begin += engine->sizes.max_out) {
-        int n = count - begin < engine->sizes.max_out ? count - begin : engine->sizes.max_out;
-        for (int i = 0; i < n; i++)
+        int n = count - begin < engine->sizes.max_out ? count - begin : engine->sizes.max_out, n_first = 0;
+        for (int i = 0; i < n; i++) {
             engine->out_index[i] = engine->out_rows[begin + i].row;
+            n_first += engine->out_rows[begin + i].sequence->n_generated == 0;
+        }
+        const uint64_t begin_ns = dse_clock_ns();
         dse_forward_logits(&engine->forward, engine->out_index, n, engine->forward.logits);
+        dse_step_meter_logits(&engine->meter, begin_ns, n, n_first);
         for (int i = 0; i < n; i++)
             deliver_row(engine, &engine->out_rows[begin + i], engine->forward.logits + (size_t)i * n_vocab);
     }
@@ -314,16 +326,18 @@ static void finish_prefill_only(struct dse_engine *engine)
 static void compute(struct dse_engine *engine)
 {
     uint64_t begin = dse_clock_ns();
+    dse_step_meter_formed(&engine->meter, &engine->scheduler,
+                          dse_chunk_tokens(&engine->chunk, engine->scheduler.n_decode_rows));
     dse_forward_run(&engine->forward, &engine->scheduler.pool.layout);
+    dse_step_meter_computed(&engine->meter);
     deliver_hidden(engine);
     advance_spans(engine);
     deliver_logits(engine);
     finish_prefill_only(engine);
 
-    uint64_t elapsed = dse_clock_ns() - begin;
-    dse_counter_add(DSE_COUNTER_STEPS, 1);
-    dse_counter_add(DSE_COUNTER_STEP_NS, elapsed);
-    dse_chunk_note(&engine->chunk, engine->scheduler.n_prefill_rows, engine->scheduler.n_decode_rows, elapsed);
+    dse_chunk_note(&engine->chunk, engine->scheduler.n_prefill_rows, engine->scheduler.n_decode_rows,
+                   dse_clock_ns() - begin);
+    dse_step_meter_end(&engine->meter, &engine->scheduler, &engine->steps);
 }
 
 bool dse_engine_step(struct dse_engine *engine)

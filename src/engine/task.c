@@ -155,6 +155,7 @@ enum dse_status dse_task_create(struct dse_model *model, const struct dse_reques
     atomic_init(&task->running, false);
     atomic_init(&task->shown_processed, 0);
     atomic_init(&task->shown_generated, 0);
+    atomic_init(&task->shown_first_ns, 0);
     task->n_prompt = r->n_prompt;
     task->min_tokens = r->min_tokens;
     task->n_choices = task->n_open = r->n_choices;

@@ -40,6 +40,7 @@ struct dse_task {
     atomic_bool cancelled;
     atomic_bool running;
     atomic_int shown_processed, shown_generated;
+    _Atomic uint64_t shown_first_ns; /* of the first token of any choice */
 
     /* owned by the engine thread */
     struct dse_task *next; /* inbox, waiting list or list of the dead */

@@ -16,19 +16,20 @@
 static const struct kind {
     int http;
     const char *type, *code;
+    enum dse_counter counter;
 } kinds[] = {
-    {500, "server_error", NULL},
-    {400, "invalid_request_error", NULL},
-    {401, "authentication_error", "invalid_api_key"},
-    {403, "permission_error", NULL},
-    {404, "not_found_error", NULL},
-    {405, "invalid_request_error", "method_not_allowed"},
-    {413, "invalid_request_error", "request_too_large"},
-    {415, "invalid_request_error", "unsupported_media_type"},
-    {429, "rate_limit_exceeded", "rate_limit_exceeded"},
-    {431, "invalid_request_error", "headers_too_large"},
-    {501, "not_supported_error", NULL},
-    {503, "server_error", "unavailable"},
+    {500, "server_error", NULL, DSE_COUNTER_ERRORS_500},
+    {400, "invalid_request_error", NULL, DSE_COUNTER_ERRORS_400},
+    {401, "authentication_error", "invalid_api_key", DSE_COUNTER_ERRORS_401},
+    {403, "permission_error", NULL, DSE_COUNTER_ERRORS_403},
+    {404, "not_found_error", NULL, DSE_COUNTER_ERRORS_404},
+    {405, "invalid_request_error", "method_not_allowed", DSE_COUNTER_ERRORS_405},
+    {413, "invalid_request_error", "request_too_large", DSE_COUNTER_ERRORS_413},
+    {415, "invalid_request_error", "unsupported_media_type", DSE_COUNTER_ERRORS_415},
+    {429, "rate_limit_exceeded", "rate_limit_exceeded", DSE_COUNTER_ERRORS_429},
+    {431, "invalid_request_error", "headers_too_large", DSE_COUNTER_ERRORS_431},
+    {501, "not_supported_error", NULL, DSE_COUNTER_ERRORS_501},
+    {503, "server_error", "unavailable", DSE_COUNTER_ERRORS_503},
 };
 
 static const struct kind *kind_of(int http)
@@ -63,6 +64,11 @@ static void put_optional(struct dse_buffer *out, const char *name, const char *t
         dse_buffer_put_json_string(out, text, strlen(text));
     else
         dse_buffer_puts(out, "null");
+}
+
+void dse_count_error(int http)
+{
+    dse_counter_add(kind_of(http)->counter, 1);
 }
 
 bool dse_put_error(struct dse_buffer *out, const struct dse_api_error *error)
@@ -174,6 +180,7 @@ void dse_answer_error(struct dse_server *server, struct dse_http_exchange *x, co
     else
         dse_put_error(&out, error);
     add_error_headers(server, x, error->http);
+    dse_count_error(error->http);
     dse_answer_buffer(server, x, error->http, "application/json", &out);
 }
 

@@ -20,6 +20,8 @@ struct dse_api_error {
 
 /* What a failure below means to a client; borrows from err. */
 struct dse_api_error dse_api_error_from(const struct dse_error *err);
+/* For errors_total; whole error answers count themselves. */
+void dse_count_error(int http);
 bool dse_put_error(struct dse_buffer *out, const struct dse_api_error *error);
 /* The same as Anthropic's clients know it: {"type":"error","error":{type,message},"request_id"}. */
 bool dse_put_messages_error(struct dse_buffer *out, const struct dse_api_error *error, struct dse_http_exchange *x);

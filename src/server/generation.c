@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/sha256.h"
+#include "server/access_log.h"
 #include "text/grammar.h"
 
 #define KEEP_ALIVE ": keep-alive\n\n"
@@ -195,6 +196,7 @@ static void post(struct dse_generation *g, dse_job_fn *fn)
 
 static void complete(struct dse_generation *g)
 {
+    dse_access_note_generation(g);
     if (!g->params.stream && !atomic_load(&g->failed)) {
         post(g, answer_whole); /* may be long, and the engine has others to serve */
         return;

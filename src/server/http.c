@@ -196,6 +196,13 @@ void dse_http_answer_header(struct dse_http_exchange *x, const char *name, char 
     pthread_mutex_unlock(&x->lock);
 }
 
+void dse_http_set_note(struct dse_http_exchange *x, const struct dse_access_note *note)
+{
+    pthread_mutex_lock(&x->lock);
+    x->note = *note;
+    pthread_mutex_unlock(&x->lock);
+}
+
 /* With x->lock held. false: no memory. */
 static bool append_out(struct dse_http_exchange *x, const char *bytes, size_t count)
 {
@@ -344,6 +351,7 @@ static ssize_t read_stream(void *user, uint64_t position, char *out, size_t max)
         MHD_suspend_connection(x->connection);
         result = 0;
     }
+    if (result > 0) x->sent_bytes += (uint64_t)result;
     pthread_mutex_unlock(&x->lock);
     return result;
 }
@@ -399,6 +407,7 @@ static enum MHD_Result start_request(struct dse_http_exchange *x, const char *ur
     const struct dse_http_options *options = &http->options;
     struct dse_http_head head = {0};
     x->begun = true;
+    x->begin_ns = dse_clock_ns();
     if (!dse_http_head_check(x, url, method, version, &head)) return MHD_NO;
     dse_http_connection_phase(http, connection_record(x->connection), HTTP_BODY);
     options->on_begin(options->user, x);
@@ -492,6 +501,25 @@ static enum MHD_Result handle_request(void *user, struct MHD_Connection *connect
     return next == ANSWER ? queue_answer(x) : next == CLOSE ? MHD_NO : MHD_YES;
 }
 
+static void tell_done(struct dse_http_exchange *x, bool completed)
+{
+    const struct dse_http_options *options = &x->http->options;
+    if (!options->on_done || !x->method || !x->path) return;
+    pthread_mutex_lock(&x->lock);
+    struct dse_access_note note = x->note;
+    struct dse_http_summary summary = {
+        .status = x->answered ? x->status : 0,
+        .bytes = strcmp(x->method, "HEAD") == 0 ? 0
+                 : x->streaming                 ? x->sent_bytes
+                                                : x->whole_bytes,
+        .duration_ns = dse_clock_ns() - x->begin_ns,
+        .complete = completed && x->answered && !x->aborted,
+        .note = &note,
+    };
+    pthread_mutex_unlock(&x->lock);
+    options->on_done(options->user, x, &summary);
+}
+
 static void on_completed(void *user, struct MHD_Connection *connection, void **context,
                          enum MHD_RequestTerminationCode how)
 {
@@ -504,6 +532,7 @@ static void on_completed(void *user, struct MHD_Connection *connection, void **c
     x->connection = NULL;
     x->suspended = false;
     pthread_mutex_unlock(&x->lock);
+    if (x->begun) tell_done(x, how == MHD_REQUEST_TERMINATED_COMPLETED_OK);
     release_owner(x, true); /* none is left after a whole answer */
     dse_http_unref(x);
 }

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "base/error.h"
+#include "server/access_log.h"
 
 struct dse_http;
 struct dse_http_exchange;
@@ -37,6 +38,8 @@ struct dse_http_options {
     dse_http_fn *on_begin, *on_headers, *on_request;
     /* Answer for what this layer refuses by itself (400, 413, 431, 503), after on_begin and at most once. */
     void (*on_refused)(void *user, struct dse_http_exchange *exchange, int http_status, const char *message);
+    /* The exchange is over, on the I/O thread; every request that had a method and a path comes here once. */
+    void (*on_done)(void *user, struct dse_http_exchange *exchange, const struct dse_http_summary *summary);
     void *user;
 };
 
@@ -68,6 +71,8 @@ bool dse_http_is_gone(struct dse_http_exchange *x);
 void dse_http_set_header(struct dse_http_exchange *x, const char *name, const char *value);
 /* What it was set to, cut to the size; "" if it was not. */
 void dse_http_answer_header(struct dse_http_exchange *x, const char *name, char *value, size_t size);
+/* For the log, until the answer has ended. Copies; the last one counts. */
+void dse_http_set_note(struct dse_http_exchange *x, const struct dse_access_note *note);
 /* Whole answer; body is taken (dse_free), NULL for none. Only the first answer counts. */
 void dse_http_respond(struct dse_http_exchange *x, int status, const char *content_type, char *body, size_t bytes);
 /* Answer 200 whose body is written piece by piece. What was written before counts. filler: see above. */

@@ -46,6 +46,7 @@ struct dse_http_exchange {
     size_t target_bytes; /* of the first line: path and query */
     bool begun, expects_body, expects_continue, settled, dispatched, listed;
     struct dse_job job; /* once dispatched */
+    uint64_t begin_ns;
 
     pthread_mutex_t lock;              /* all below */
     struct MHD_Connection *connection; /* NULL once the library is done with it */
@@ -60,6 +61,8 @@ struct dse_http_exchange {
     struct dse_buffer out; /* unread part of a stream starts at out_sent */
     size_t out_sent;
     uint64_t last_write_ns;
+    uint64_t sent_bytes; /* of the body, handed to the library */
+    struct dse_access_note note;
     struct dse_http_owner owner;
 
     struct dse_http_exchange *previous, *next; /* in http->exchanges, under http->lock */

@@ -13,11 +13,15 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "server/access_log.h"
 #include "server/errors.h"
 #include "server/fim.h"
 #include "server/generation.h"
 #include "server/listen.h"
+#include "server/metrics.h"
 #include "server/server_internal.h"
+#include "server/step_trace.h"
+#include "server/trace_context.h"
 
 #define FLUSH_MS 2000
 
@@ -33,6 +37,7 @@ const struct dse_server_options dse_server_options_default = {
     .idle_ms = 75000,
     .body_ms = 300000,
     .n_workers = 2,
+    .debug_steps = true,
 };
 
 /* ---- routes --------------------------------------------------------------------------------------------------- */
@@ -43,6 +48,7 @@ enum {
     ROUTE_ENGINE = 4, /* 503 until the model is loaded */
     ROUTE_WORK = 8,   /* 503 while draining */
     ROUTE_PREFIX = 16,
+    ROUTE_DEBUG = 32, /* --no-debug-steps takes it away */
 };
 
 static const struct route {
@@ -69,6 +75,8 @@ static const struct route {
     {"/metrics", ROUTE_GET | ROUTE_PUBLIC, dse_handle_metrics},
     {"/openapi.json", ROUTE_GET | ROUTE_PUBLIC, dse_handle_openapi},
     {"/slots", ROUTE_GET | ROUTE_ENGINE, dse_handle_slots},
+    {"/debug/steps", ROUTE_GET | ROUTE_ENGINE | ROUTE_DEBUG, dse_handle_steps},
+    {"/api/edge/state", ROUTE_GET, dse_handle_state},
 };
 
 /* Every path also under /v1, /beta and /anthropic: base URLs of clients end in one of them. */
@@ -106,17 +114,27 @@ static void add_request_id(struct dse_http_exchange *x)
     if (dse_path_is_messages(dse_http_path(x))) dse_http_set_header(x, "Request-Id", given); /* their name for it */
 }
 
+static void add_trace(struct dse_http_exchange *x)
+{
+    struct dse_trace_context context;
+    char text[DSE_TRACEPARENT_BYTES];
+    dse_trace_context_begin(dse_http_header(x, "traceparent"), &context);
+    dse_trace_context_put(&context, text);
+    dse_http_set_header(x, "traceparent", text);
+}
+
 /* On every answer, whoever gives it. */
 static void on_begin(void *user, struct dse_http_exchange *x)
 {
     struct dse_server *server = user;
     const char *origin = dse_http_header(x, "Origin");
     add_request_id(x);
+    add_trace(x);
     dse_http_set_header(x, "X-Content-Type-Options", "nosniff");
     if (!origin || !dse_auth_origin_ok(&server->auth, origin)) return;
     dse_http_set_header(x, "Access-Control-Allow-Origin", origin);
     dse_http_set_header(x, "Vary", "Origin");
-    dse_http_set_header(x, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+    dse_http_set_header(x, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After, traceparent");
 }
 
 static void answer_preflight(struct dse_http_exchange *x)
@@ -135,6 +153,7 @@ static const struct route *admit(struct dse_server *server, struct dse_http_exch
 {
     const char *method = dse_http_method(x), *origin = dse_http_header(x, "Origin");
     const struct route *route = find_route(dse_http_path(x));
+    if (route && route->flags & ROUTE_DEBUG && !server->debug_steps) route = NULL;
     bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 
     if (server->auth.guard_host && !dse_auth_host_is_local(dse_http_header(x, "Host"))) {
@@ -187,6 +206,12 @@ static void on_refused(void *user, struct dse_http_exchange *x, int http_status,
     struct dse_server *server = user;
     bool draining = http_status == 503 && atomic_load(&server->draining);
     dse_answer_problem(server, x, http_status, NULL, draining ? "draining" : NULL, message);
+}
+
+static void on_done(void *user, struct dse_http_exchange *x, const struct dse_http_summary *summary)
+{
+    const struct route *route = find_route(dse_http_path(x));
+    dse_access_log(x, route ? route->path : NULL, summary);
 }
 
 /* ---- model ---------------------------------------------------------------------------------------------------- */
@@ -298,6 +323,11 @@ enum dse_status dse_server_set_engine(struct dse_server *server, struct dse_engi
         served_free(served);
         return status;
     }
+    if (server->trace) status = dse_step_trace_start(server->trace, engine, err);
+    if (status != DSE_OK) {
+        served_free(served);
+        return status;
+    }
     atomic_store(&server->served, served);
     return DSE_OK;
 }
@@ -308,6 +338,9 @@ static enum dse_status copy_options(struct dse_server *server, const struct dse_
                                     struct dse_error *err)
 {
     server->strict_model = options->strict_model;
+    server->metrics_vllm = options->metrics_vllm;
+    snprintf(server->node_id, sizeof server->node_id, "%s", options->node_id ? options->node_id : "");
+    server->debug_steps = options->debug_steps;
     server->reasoning = options->reasoning;
     if (options->chat_template) {
         enum dse_status status = dse_template_parse(options->chat_template, strlen(options->chat_template),
@@ -327,6 +360,8 @@ static enum dse_status copy_options(struct dse_server *server, const struct dse_
 static void server_free(struct dse_server *server)
 {
     dse_workers_free(server->workers);
+    dse_machine_watch_stop(server->machine);
+    dse_step_trace_close(server->trace);
     served_free(atomic_load(&server->served));
     dse_auth_deinit(&server->auth);
     for (int i = 0; i < server->n_model_names; i++)
@@ -353,6 +388,9 @@ enum dse_status dse_server_start(const struct dse_server_options *options, struc
     server->start_ns = dse_clock_ns();
     server->start_unix_s = dse_clock_unix_s();
     enum dse_status status = copy_options(server, options, err);
+    if (status == DSE_OK && options->trace_steps)
+        status = dse_step_trace_open(options->trace_steps, &server->trace, err);
+    if (status == DSE_OK) status = dse_machine_watch_start(&server->machine, err);
     if (status == DSE_OK) status = dse_workers_create(1, &server->workers, err);
     if (status == DSE_OK) status = dse_listen(options, &server->listener, err);
     if (status == DSE_OK) {
@@ -371,6 +409,7 @@ enum dse_status dse_server_start(const struct dse_server_options *options, struc
             .on_headers = on_headers,
             .on_request = on_request,
             .on_refused = on_refused,
+            .on_done = on_done,
             .user = server,
         };
         status = dse_http_start(server->listener.fd, &http, &server->http, err);

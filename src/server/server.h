@@ -31,11 +31,15 @@ struct dse_server_options {
     size_t max_header_bytes;
     int max_headers;
     int max_connections;
-    size_t max_queue_bytes; /* unread answer bytes before a slow reader is disconnected */
-    unsigned ping_ms;       /* silence on a stream before a comment is sent */
-    unsigned idle_ms;       /* for a whole request header to arrive */
-    unsigned body_ms;       /* for a body to arrive */
-    int n_workers;          /* threads that parse, render and tokenize */
+    size_t max_queue_bytes;  /* unread answer bytes before a slow reader is disconnected */
+    unsigned ping_ms;        /* silence on a stream before a comment is sent */
+    unsigned idle_ms;        /* for a whole request header to arrive */
+    unsigned body_ms;        /* for a body to arrive */
+    int n_workers;           /* threads that parse, render and tokenize */
+    const char *node_id;     /* told in /api/edge/state; NULL: none */
+    bool metrics_vllm;       /* /metrics has vLLM's names too */
+    bool debug_steps;        /* GET /debug/steps is there */
+    const char *trace_steps; /* file for a trace of the engine's steps; NULL: none */
 };
 extern const struct dse_server_options dse_server_options_default;
 

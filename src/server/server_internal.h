@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/log.h"
 #include "server/auth.h"
 #include "server/http.h"
 #include "server/listen.h"
@@ -49,6 +50,10 @@ struct dse_server {
     enum dse_reasoning_format reasoning;
     struct dse_template *own_template; /* when the option overrides the model's */
     struct dse_listener listener;
+    bool metrics_vllm, debug_steps;
+    char node_id[DSE_LOG_NODE_BYTES];
+    struct dse_machine_watch *machine;
+    struct dse_step_trace *trace; /* NULL: none is wanted */
     uint64_t start_ns;
     int64_t start_unix_s;
 
@@ -74,6 +79,8 @@ size_t dse_served_max_prompt(const struct dse_served *served);
 /* Refuses a prompt that cannot fit, by its bytes alone: tokenizing it would take long and change nothing. */
 DSE_MUST_CHECK enum dse_status dse_served_check_prompt(const struct dse_served *served, size_t bytes, const char *param,
                                                        struct dse_error *err);
+/* "ok", "loading", "draining", or "failed" once a file of the model was cut short. */
+const char *dse_server_state(struct dse_server *server);
 /* The name clients see first; never NULL. */
 const char *dse_server_model_name(const struct dse_server *server);
 /* The name to echo for a requested one (NULL: none given), or NULL when there is no such model here. */
@@ -84,6 +91,7 @@ typedef void dse_route_fn(struct dse_server *server, struct dse_http_exchange *x
 dse_route_fn dse_handle_chat, dse_handle_completions, dse_handle_models, dse_handle_model, dse_handle_tokenize,
     dse_handle_detokenize, dse_handle_apply_template, dse_handle_health, dse_handle_ready, dse_handle_version,
     dse_handle_metrics, dse_handle_slots, dse_handle_messages, dse_handle_messages_count, dse_handle_responses,
-    dse_handle_responses_count, dse_handle_embeddings, dse_handle_infill, dse_handle_openapi;
+    dse_handle_responses_count, dse_handle_embeddings, dse_handle_infill, dse_handle_openapi, dse_handle_steps,
+    dse_handle_state;
 
 #endif

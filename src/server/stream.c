@@ -184,6 +184,7 @@ void dse_stream_error(struct dse_generation *g, const struct dse_api_error *erro
 {
     const struct dse_event_dialect *events = g->dialect->events;
     dse_buffer_clear(&g->chunk);
+    dse_count_error(error->http);
     if (events) {
         events->put_failure(g, error, &g->chunk);
         dse_http_end_stream(g->exchange, write_chunk(g) ? "" : events->no_memory);

@@ -58,7 +58,7 @@ class Server:
         self.lines = []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
-        self.port = int(re.search(r":(\d+)", self.wait_line("listening on ")).group(1))
+        self.port = int(re.search(r"//[^\s\"]*:(\d+)", self.wait_line("listening on ")).group(1))
         if wait == "ready":
             self.wait_line("ready on ", 120)
 

@@ -406,6 +406,51 @@ static void json_is_copied_and_written_whole_or_not_at_all(void **state)
     json_decref(value);
 }
 
+/* Whatever is in the texts: one line, and no byte that who prints it for a terminal would replace. */
+static void log_fields_are_members_of_the_object(void **state)
+{
+    (void)state;
+    const struct dse_log_field fields[] = {
+        {.name = "who", .kind = DSE_LOG_TEXT, .text = "a\n\"\xC2\x9B\x1b[31m"},
+        {.name = "absent", .kind = DSE_LOG_TEXT},
+        {.name = "count", .kind = DSE_LOG_NUMBER, .number = -3},
+        {.name = "took_ms", .kind = DSE_LOG_MS, .number = 1234567},
+        {.name = "whole", .kind = DSE_LOG_BOOL, .number = 1},
+    };
+    const int n = sizeof fields / sizeof *fields;
+    dse_log_to(keep_line);
+    dse_log_configure(DSE_LOG_INFO, true);
+    dse_log_set_node("box-7");
+    dse_log_fields(DSE_LOG_INFO, "test", "done", fields, n);
+    assert_non_null(strstr(logged,
+                           "\"message\":\"done\",\"edge_node_id\":\"box-7\",\"who\":\"a\\u000a\\\"\\u009b\\u001b[31m\","
+                           "\"count\":-3,\"took_ms\":1.235,\"whole\":true}\n"));
+    dse_log_configure(DSE_LOG_INFO, false);
+    dse_log_fields(DSE_LOG_INFO, "test", "done", fields, n);
+    assert_string_equal(logged,
+                        "info: test: done who=\"a\\u000a\\\"\\u009b\\u001b[31m\" count=-3 took_ms=1.235 whole=true\n");
+
+    /* Fields that have no room are left out whole. */
+    char text[9000];
+    memset(text, 2, sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    const struct dse_log_field large[] = {{.name = "first", .kind = DSE_LOG_NUMBER, .number = 1},
+                                          {.name = "large", .kind = DSE_LOG_TEXT, .text = text},
+                                          {.name = "last", .kind = DSE_LOG_NUMBER, .number = 2}};
+    dse_log_configure(DSE_LOG_INFO, true);
+    dse_log_fields(DSE_LOG_INFO, "test", "done", large, 3);
+    assert_non_null(strstr(logged, "\"first\":1,\"last\":2}\n"));
+    dse_log_configure(DSE_LOG_WARN, true);
+    logged[0] = '\0';
+    dse_log_fields(DSE_LOG_INFO, "test", "too quiet", fields, n);
+    assert_string_equal(logged, "");
+    dse_log_always("test", "heard all the same");
+    assert_non_null(strstr(logged, "heard all the same"));
+    dse_log_set_node("");
+    dse_log_to(NULL);
+    dse_log_configure(DSE_LOG_WARN, false);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -420,6 +465,7 @@ int main(void)
         cmocka_unit_test(errors_keep_status_place_and_text),
         cmocka_unit_test(philox_gives_the_published_numbers),
         cmocka_unit_test(random_bytes_come_even_without_getrandom),
+        cmocka_unit_test(log_fields_are_members_of_the_object),
         cmocka_unit_test(log_goes_nowhere_until_a_sink_is_set),
         cmocka_unit_test(json_is_copied_and_written_whole_or_not_at_all),
     };

@@ -1,0 +1,15 @@
+/* One GET to a server of ours: plain HTTP/1.1 over TCP or a Unix socket, a connection each. No TLS, no redirects:
+ * for `top`, which looks at a server on this machine or in this network. */
+#ifndef DSE_CLI_HTTP_CLIENT_H
+#define DSE_CLI_HTTP_CLIENT_H
+
+#include "base/buffer.h"
+#include "base/error.h"
+
+/* url: "http://host[:port]", "http://[::1]:8080" or "unix:/path". key: NULL for none. body: initialised by the caller,
+ * whose maximum bounds the answer. Cannot connect, or no answer in time: DSE_ERR_ADDRESS. */
+DSE_MUST_CHECK enum dse_status dse_http_client_get(const char *url, const char *path, const char *key,
+                                                   unsigned timeout_ms, int *http_status, struct dse_buffer *body,
+                                                   struct dse_error *err);
+
+#endif

@@ -1,0 +1,30 @@
+/* The picture of `top`: from the JSON of /api/edge/state to lines of plain text, without any escape sequence. */
+#ifndef DSE_CLI_TOP_DRAW_H
+#define DSE_CLI_TOP_DRAW_H
+
+#include <jansson.h>
+#include <stdbool.h>
+
+#include "base/buffer.h"
+
+#define DSE_TOP_HISTORY 60
+
+enum dse_top_sort { DSE_TOP_BY_AGE, DSE_TOP_BY_SPEED, DSE_TOP_BY_CONTEXT, DSE_TOP_SORT_COUNT };
+
+struct dse_top_view {
+    const char *url;
+    json_t *now, *before; /* states; before: of the last look, NULL: none. Differences between them are shown */
+    double history[DSE_TOP_HISTORY]; /* generated tokens per second, the last one newest */
+    int n_history;
+    enum dse_top_sort sort;
+    bool utf8;
+    int columns;
+};
+
+/* Adds the rate of view->now to the history. */
+void dse_top_remember(struct dse_top_view *view);
+/* Lines with a newline each; none longer than view->columns characters. */
+void dse_top_draw(const struct dse_top_view *view, struct dse_buffer *out);
+const char *dse_top_sort_name(enum dse_top_sort sort);
+
+#endif
