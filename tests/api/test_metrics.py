@@ -125,7 +125,8 @@ def test_counts_are_those_of_the_answers(start):
     two = server.chat(max_tokens=3, n=2, temperature=1)["usage"]
     p = "deepseek_edge_"
     assert value(server, p + "generated_tokens_total") == one["completion_tokens"] + two["completion_tokens"]
-    assert value(server, p + "prompt_tokens_total") == one["prompt_tokens"] + two["prompt_tokens"]
+    computed = value(server, p + "prompt_tokens_total") + value(server, p + "prefix_cache_hit_tokens_total")
+    assert computed == one["prompt_tokens"] + two["prompt_tokens"]
     finished = [value(server, p + "choices_finished_total", reason=reason) for reason in ("stop", "length")]
     assert sum(finished) == 3
     assert value(server, p + "requests_total") == value(server, p + "requests_finished_total") == 2
@@ -134,7 +135,8 @@ def test_counts_are_those_of_the_answers(start):
     assert value(server, p + "request_seconds_count") == value(server, p + "queue_seconds_count") == 2
     busy = sum(value(server, p + "step_seconds_total", cause=cause)
                for cause in ("schedule", "prefill", "decode", "recompute", "sampling", "delivery"))
-    assert 0 < busy <= value(server, p + "request_seconds_sum")
+    # the batch is formed before, and the last step ends after, what a request counts as its own time
+    assert 0 < busy <= value(server, p + "request_seconds_sum") + 0.25
     assert 0 < value(server, p + "model_load_seconds") < value(server, p + "uptime_seconds")
 
 
