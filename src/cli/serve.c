@@ -114,6 +114,10 @@ static enum dse_status server_options(const struct dse_options *options, struct 
     server->ping_ms = (unsigned)dse_opt_int(options, DSE_OPT_PING_MS);
     server->reasoning = strcmp(dse_opt_text(options, DSE_OPT_REASONING_FORMAT), "none") == 0 ? DSE_REASONING_NONE
                                                                                              : DSE_REASONING_DEEPSEEK;
+    const char *ui = dse_opt_text(options, DSE_OPT_UI);
+    server->ui = strcmp(ui, "on") == 0    ? DSE_SERVER_UI_ON
+                 : strcmp(ui, "off") == 0 ? DSE_SERVER_UI_OFF
+                                          : DSE_SERVER_UI_LOOPBACK;
     enum dse_status status = read_keys(options, texts, server, err);
     if (status == DSE_OK)
         status = read_list("served-model-name", dse_opt_text(options, DSE_OPT_SERVED_NAME), &texts->names,
@@ -134,6 +138,7 @@ static void print_hello(const struct dse_server *server, const struct dse_model 
     dse_model_get_info(model, &info);
     fprintf(stderr, "ready on %s  (%s)\n", url, has_key ? "clients need a key" : "no key needed");
     if (strncmp(url, "http", 4) != 0) return;
+    if (dse_server_shows_ui(server)) fprintf(stderr, "  chat and dashboard: %s/\n", url);
     fprintf(stderr,
             "  curl %s/v1/chat/completions -H 'Content-Type: application/json'%s \\\n"
             "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Say hi\"}]}'\n"

@@ -6,10 +6,11 @@
 #include "server/errors.h"
 #include "server/server_internal.h"
 
-static const char *state(struct dse_server *server)
+const char *dse_server_state(const struct dse_server *server)
 {
-    if (atomic_load(&server->draining)) return "draining";
-    struct dse_served *served = atomic_load(&server->served);
+    struct dse_server *writable = (struct dse_server *)server; /* for the atomics only */
+    if (atomic_load(&writable->draining)) return "draining";
+    struct dse_served *served = atomic_load(&writable->served);
     if (served == NULL) return "loading";
     return dse_engine_usable(served->engine) ? "ok" : "failed";
 }
@@ -17,13 +18,13 @@ static const char *state(struct dse_server *server)
 /* Alive: 200 whatever the engine does. */
 void dse_handle_health(struct dse_server *server, struct dse_http_exchange *x)
 {
-    dse_answer_json(server, x, 200, json_pack("{s:s}", "status", state(server)));
+    dse_answer_json(server, x, 200, json_pack("{s:s}", "status", dse_server_state(server)));
 }
 
 /* Able to take work. */
 void dse_handle_ready(struct dse_server *server, struct dse_http_exchange *x)
 {
-    const char *now = state(server);
+    const char *now = dse_server_state(server);
     bool ready = strcmp(now, "ok") == 0;
     if (!ready) dse_http_set_header(x, "Retry-After", "2");
     dse_answer_json(server, x, ready ? 200 : 503, json_pack("{s:s}", "status", ready ? "ready" : now));

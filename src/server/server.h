@@ -12,6 +12,9 @@
 
 struct dse_server;
 
+/* The web page at `/`: only where this machine alone reaches it, or always, or never. */
+enum dse_server_ui { DSE_SERVER_UI_LOOPBACK, DSE_SERVER_UI_ON, DSE_SERVER_UI_OFF };
+
 struct dse_server_options {
     const char *host;            /* name or address; NULL: 127.0.0.1 */
     int port;                    /* 0: any free one, see dse_server_port */
@@ -34,7 +37,8 @@ struct dse_server_options {
     unsigned ping_ms;       /* silence on a stream before a comment is sent */
     unsigned idle_ms;       /* for a whole request header to arrive */
     unsigned body_ms;       /* for a body to arrive */
-    int n_workers;          /* threads that parse, render and tokenize */
+    enum dse_server_ui ui;
+    int n_workers; /* threads that parse, render and tokenize */
 };
 extern const struct dse_server_options dse_server_options_default;
 
@@ -45,6 +49,7 @@ DSE_MUST_CHECK enum dse_status dse_server_start(const struct dse_server_options 
 int dse_server_port(const struct dse_server *server); /* 0 for a Unix socket */
 /* "http://127.0.0.1:8080" or "unix:/run/x.sock" */
 const char *dse_server_url(const struct dse_server *server);
+bool dse_server_shows_ui(const struct dse_server *server);
 
 /* Once. */
 DSE_MUST_CHECK enum dse_status dse_server_set_engine(struct dse_server *server, struct dse_engine *engine,

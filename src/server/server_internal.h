@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "server/auth.h"
+#include "server/events.h"
 #include "server/http.h"
 #include "server/listen.h"
 #include "server/server.h"
@@ -45,6 +46,8 @@ struct dse_server {
 
     _Atomic(struct dse_served *) served; /* NULL while loading */
     atomic_bool draining;
+    bool ui; /* the page is shown */
+    struct dse_events *events;
 
     pthread_mutex_t lock;
     pthread_cond_t idle;
@@ -57,6 +60,8 @@ struct dse_server {
  * the time for one request is bounded, and with it the time to stop. */
 #define DSE_SERVER_MAX_TEXT_BYTES (2u << 20)
 
+/* "ok", "loading", "draining", "failed" */
+const char *dse_server_state(const struct dse_server *server);
 /* All slots of the engine: an owned array (dse_free) of *n, NULL without memory or model. */
 struct dse_slot *dse_server_slots(const struct dse_server *server, int *n);
 
@@ -74,6 +79,6 @@ const char *dse_server_resolve_model(const struct dse_server *server, const char
 typedef void dse_route_fn(struct dse_server *server, struct dse_http_exchange *x);
 dse_route_fn dse_handle_chat, dse_handle_completions, dse_handle_models, dse_handle_model, dse_handle_tokenize,
     dse_handle_detokenize, dse_handle_apply_template, dse_handle_health, dse_handle_ready, dse_handle_version,
-    dse_handle_metrics, dse_handle_slots;
+    dse_handle_metrics, dse_handle_slots, dse_handle_events, dse_handle_ui;
 
 #endif
