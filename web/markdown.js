@@ -26,11 +26,12 @@ const MARKS = [["**", "strong"], ["__", "strong"], ["*", "em"]];
 function findClose(text, mark, at, none) {
   if (none.has(mark)) return -1;
   for (let from = at + mark.length; ;) {
-    const found = text.indexOf(mark, from);
+    let found = text.indexOf(mark, from);
     if (found < 0) {
       none.add(mark);
       return -1;
     }
+    if (mark.length > 1) while (text[found + mark.length] === mark[0]) found++; // of three, the last two
     const before = text[found - 1];
     if (found > at + mark.length && before !== " " && before !== "\n" && before !== "\\") {
       // A single star that is half of a double one closes nothing.
@@ -95,7 +96,9 @@ const ITEM = /^(\s*)([-*+•]|\d{1,9}[.)])\s+(.*)$/;
 const QUOTE = /^ {0,3}>\s?(.*)$/;
 const RULE = /^ {0,3}([-*_])(\s*\1){2,}\s*$/;
 const TABLE_CELL = /^:?-+:?$/;
-const isTableLine = line => line.length < 2000 && line.includes("-") && cells(line).every(cell => TABLE_CELL.test(cell));
+// The line below a table's head has as many cells as the head, so both are bounded.
+const isTableLine = (line, head) => line.length < 2000 && line.includes("-") && cells(line).every(cell => TABLE_CELL.test(cell)) &&
+  cells(line).length === cells(head).length;
 
 // Splits text into blocks, each with its own lines: [{kind, lines, …}]. A block depends on its lines only, so what was
 // rendered stays while the text grows at its end.
@@ -118,7 +121,7 @@ export function blocks(text) {
     } else if (RULE.test(line)) {
       out.push({kind: "rule", lines: [line]});
       i++;
-    } else if (line.includes("|") && i + 1 < lines.length && isTableLine(lines[i + 1])) {
+    } else if (line.includes("|") && i + 1 < lines.length && isTableLine(lines[i + 1], line)) {
       const block = {kind: "table", lines: []};
       for (; i < lines.length && lines[i].includes("|"); i++) block.lines.push(lines[i]);
       out.push(block);
@@ -171,6 +174,7 @@ function list(lines, depth) {
       if (next && next[1].length <= base) break;
       rest.push(lines[i]);
     }
+    while (rest.length && rest.at(-1).trim() === "") rest.pop();
     const li = element("li");
     if (depth < MAX_DEPTH && rest.length) {
       const text = [own, ...rest.map(line => line.slice(Math.min(offset, line.length - line.trimStart().length)))].join("\n");
@@ -189,14 +193,14 @@ function cells(line) {
 }
 
 function table(lines) {
-  const node = element("table"), head = cells(lines[0]);
+  const head = cells(lines[0]), body = element("tbody");
   const row = (texts, name) => element("tr", {}, ...head.map((_, i) => {
     const cell = element(name, name === "th" ? {scope: "col"} : {});
     inline(cell, texts[i] || "");
     return cell;
   }));
-  node.append(element("thead", {}, row(head, "th")), element("tbody", {}, ...lines.slice(2).map(line => row(cells(line), "td"))));
-  return element("div", {className: "wide", tabIndex: 0}, node);
+  for (const line of lines.slice(2)) body.append(row(cells(line), "td")); // one by one: arguments of a call are limited
+  return element("div", {className: "wide", tabIndex: 0}, element("table", {}, element("thead", {}, row(head, "th")), body));
 }
 
 export function render(block, depth = 0) {
