@@ -118,7 +118,7 @@ function button(text, label, action) {
 
 function showUser(message) {
   const body = element("div", {className: "body", dir: "auto"}, message.content);
-  const article = element("article", {className: "user", "aria-label": "You"}, body,
+  const article = element("article", {className: "user"}, element("h2", {className: "for-readers"}, "You"), body,
     element("div", {className: "actions"},
       button("Edit", "Edit this message", () => edit(message)),
       button("Copy", "Copy this message", event => copyText(message.content, event.currentTarget))));
@@ -158,7 +158,7 @@ function showAssistant(message) {
   const actions = element("div", {className: "actions"},
     button("Copy", "Copy this answer", event => copyText(message.content, event.currentTarget)),
     button("Regenerate", "Answer again", () => again(message)));
-  const article = element("article", {className: "assistant", "aria-label": "Answer"}, fold, body, progress, error, footer, actions);
+  const article = element("article", {className: "assistant"}, element("h2", {className: "for-readers"}, "Answer"), fold, body, progress, error, footer, actions);
   message.view = {article, fold, summary, thoughts, body, progress, footer, error};
   log().append(article);
   paint(message);
