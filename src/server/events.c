@@ -118,7 +118,7 @@ static void put_metric(struct dse_buffer *out, const struct metric *metric, int6
     dse_buffer_printf(out, "%s\"%s\":", *first ? "" : ",", metric->name);
     *first = false;
     if (metric->unit == DSE_UNIT_SECONDS)
-        dse_buffer_printf(out, "%.6f", (double)value * 1e-9);
+        dse_buffer_printf(out, "%.9f", (double)value * 1e-9);
     else
         dse_buffer_printf(out, "%lld", (long long)value);
 }
