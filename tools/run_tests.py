@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Runs all tests of a build folder: the C tests through Meson, then the Python tests of tests/cli, tests/api and tests/web
-in a virtual environment of their own. Ends with the line `N passed, N failed`. A skipped test counts as failed: what was not
-tried is not known to work. Only tests/web, which needs Chromium, is left out as a whole where there is none, and that is said.
+"""Runs all tests of a build folder: the C tests through Meson, then the Python tests of tests/cli, tests/api and
+tests/web in a virtual environment of their own. Ends with the line `N passed, N failed`. A skipped test counts as
+failed: what was not tried is not known to work. Only tests/web, which needs Chromium, is left out as a whole where there
+is none, and that is said.
 
 usage: run_tests.py BUILD_FOLDER [web]     web: only tests/web, which then must be possible
 """
@@ -55,7 +56,7 @@ def chromium():
 
 
 def python_environment(build, suites):
-    """Creates build/venv and installs what the suites require once. Whether a browser is there may change: then again."""
+    """Creates build/venv and installs what the suites require, again when that has changed."""
     folder = build.parent / "venv"
     python = folder / "bin" / "python"
     lists = [path for path in (ROOT / "tests" / suite / "requirements.txt" for suite in suites) if path.is_file()]
@@ -113,7 +114,7 @@ def main():
     started = time.monotonic()
     only_web = sys.argv[2:] == ["web"]
     suites = ["web"] if only_web else ["cli", "api", "web"]
-    skipped = "" if chromium() else "tests/web SKIPPED: the page was not tried, chromium is not installed (make test-web installs it)"
+    skipped = "" if chromium() else "tests/web SKIPPED: no chromium, the page was not tried (make test-web installs it)"
     results = []
     if skipped and only_web:
         sys.exit(skipped)

@@ -7,7 +7,9 @@ import {showSnippets} from "./snippets.js";
 
 const $ = id => document.getElementById(id);
 const TABS = ["chat", "dashboard", "api"];
-const STATES = {ok: "ready", loading: "loading the model …", draining: "shutting down", failed: "the model's file has changed"};
+const STATES = {
+  ok: "ready", loading: "loading the model …", draining: "shutting down", failed: "the model's file has changed",
+};
 let modelName = "";
 
 // ---- tabs ----
@@ -57,7 +59,7 @@ function setTheme(theme) {
 
 function startTheme() {
   const themes = ["auto", "light", "dark"];
-  const kept = () => themes.includes(localStorage.getItem("deepseek-edge.theme")) ? localStorage.getItem("deepseek-edge.theme") : "auto";
+  const kept = () => themes.find(theme => theme === localStorage.getItem("deepseek-edge.theme")) || "auto";
   setTheme(kept());
   $("theme-button").addEventListener("click", () => {
     const next = themes[(themes.indexOf(kept()) + 1) % themes.length];
@@ -120,9 +122,9 @@ function takeStatus(status) {
 }
 
 // A hidden page listens to nothing: phones keep their battery, the server its places.
-function untilVisible() {
-  return document.hidden ? new Promise(resolve => document.addEventListener("visibilitychange", resolve, {once: true})).then(untilVisible)
-    : Promise.resolve();
+async function untilVisible() {
+  while (document.hidden)
+    await new Promise(resolve => document.addEventListener("visibilitychange", resolve, {once: true}));
 }
 
 async function listen() {
@@ -146,7 +148,8 @@ async function listen() {
         wait = problem.retryAfter || Math.min(10, failures);
         const full = problem.status === 429;
         showState(full ? "ok" : "gone", full ? "ready" : "not reachable");
-        dashboard.setStale(full ? "no live data: too many pages are open" : `not reachable; trying again (${problem.message})`);
+        const why = full ? "no live data: too many pages are open" : `not reachable; trying again (${problem.message})`;
+        dashboard.setStale(why);
         if (full) await models(); // chat works without the stream
         else chat.setModel(null, false);
       }

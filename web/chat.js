@@ -86,7 +86,8 @@ async function probeFormats() {
 function save() {
   const fields = Object.fromEntries([...form().elements].filter(f => f.name).map(f => [f.name, f.value]));
   try {
-    sessionStorage.setItem(STORE, JSON.stringify({fields, usedTokens, messages: messages.map(({view, ...rest}) => rest)}));
+    const kept = messages.map(({view, ...rest}) => rest);
+    sessionStorage.setItem(STORE, JSON.stringify({fields, usedTokens, messages: kept}));
   } catch {
     sessionStorage.removeItem(STORE); // too long to keep: the page goes on without
   }
@@ -131,7 +132,8 @@ function edit(message) {
   const field = element("textarea", {rows: 3, dir: "auto", value: message.content, "aria-label": "Message, edited"});
   const close = () => editor.replaceWith(message.view.article);
   const editor = element("form", {className: "user editor"}, field, element("div", {className: "actions"},
-    button("Cancel", "Leave the message as it was", close), element("button", {type: "submit", className: "primary"}, "Send again")));
+    button("Cancel", "Leave the message as it was", close),
+    element("button", {type: "submit", className: "primary"}, "Send again")));
   field.addEventListener("keydown", event => {
     if (event.key === "Escape") close();
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) editor.requestSubmit();
@@ -158,7 +160,8 @@ function showAssistant(message) {
   const actions = element("div", {className: "actions"},
     button("Copy", "Copy this answer", event => copyText(message.content, event.currentTarget)),
     button("Regenerate", "Answer again", () => again(message)));
-  const article = element("article", {className: "assistant"}, element("h2", {className: "for-readers"}, "Answer"), fold, body, progress, error, footer, actions);
+  const heading = element("h2", {className: "for-readers"}, "Answer");
+  const article = element("article", {className: "assistant"}, heading, fold, body, progress, error, footer, actions);
   message.view = {article, fold, summary, thoughts, body, progress, footer, error};
   log().append(article);
   paint(message);
@@ -179,7 +182,8 @@ function paint(message) {
   if (thought.startsWith(shown) && thoughts.firstChild) thoughts.firstChild.appendData(thought.slice(shown.length));
   else if (thought !== shown) thoughts.replaceChildren(document.createTextNode(thought));
   fold.hidden = thought === "";
-  summary.textContent = message.thinking ? "Thinking …" : message.thoughtSeconds ? `Thought for ${message.thoughtSeconds.toFixed(1)} s` : "Thoughts";
+  const time = message.thoughtSeconds;
+  summary.textContent = message.thinking ? "Thinking …" : time ? `Thought for ${time.toFixed(1)} s` : "Thoughts";
   show(body, message.format && message.content ? asCode(message.content) : message.content);
   footer.textContent = [message.footer, message.note].filter(Boolean).join(" · ");
   error.textContent = message.error || "";
@@ -276,7 +280,8 @@ function lastFooter(usage, timings, clock, reason) {
   if (usage) {
     const cached = usage.prompt_tokens_details ? usage.prompt_tokens_details.cached_tokens : 0;
     const speed = timings && timings.prompt_per_second > 0 ? ` at ${rate(timings.prompt_per_second)} tok/s` : "";
-    parts.push(`prompt ${usage.prompt_tokens.toLocaleString()}${cached ? ` (${cached.toLocaleString()} kept)` : ""}${speed}`);
+    const kept = cached ? ` (${cached.toLocaleString()} kept)` : "";
+    parts.push(`prompt ${usage.prompt_tokens.toLocaleString()}${kept}${speed}`);
   }
   if (reason === "length") parts.push("cut at the limit of tokens");
   if (reason === "stopped") parts.push("stopped by you");
@@ -301,7 +306,8 @@ async function generate(message, body, signal) {
       if (progress) {
         bar.hidden = progress.processed >= progress.total;
         bar.value = progress.processed / Math.max(1, progress.total);
-        if (!bar.hidden) message.footer = `reading the prompt: ${progress.processed.toLocaleString()} of ${progress.total.toLocaleString()} tokens`;
+        const done = `${progress.processed.toLocaleString()} of ${count(progress.total, "token")}`;
+        if (!bar.hidden) message.footer = `reading the prompt: ${done}`;
       }
       if (chunk.usage) usage = chunk.usage;
       if (chunk.timings) timings = chunk.timings;
@@ -435,7 +441,11 @@ export function start() {
   form().addEventListener("reset", () => setTimeout(() => { settingsProblem(null); showSchema(); save(); }));
   form().addEventListener("submit", event => event.preventDefault());
   for (const starter of document.querySelectorAll(".starters button"))
-    starter.addEventListener("click", () => { $("prompt").value = starter.textContent; growPrompt(); $("prompt").focus(); });
+    starter.addEventListener("click", () => {
+      $("prompt").value = starter.textContent;
+      growPrompt();
+      $("prompt").focus();
+    });
   log().addEventListener("click", event => {
     const copy = event.target.closest("[data-copy]");
     if (copy) copyText(copy.closest(".code-block").querySelector("pre").textContent, copy);

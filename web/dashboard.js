@@ -12,8 +12,13 @@ const STEPS = {60: {chart: 1, table: 5}, 600: {chart: 5, table: 30}}; // seconds
 let samples = []; // {t (s), prompt, generated, ttftCount, ttftSum, running, waiting, kv}
 let latest = null, speeds = new Map(), marked = -1;
 
-const number = x => x === null ? "–" : x >= 100 ? Math.round(x).toLocaleString() : Number.isInteger(x) ? String(x) : x.toFixed(1);
-const short = x => x >= 10000 ? `${Math.round(x / 1000)}k` : x >= 10 || Number.isInteger(x) ? String(Math.round(x)) : x.toFixed(x < 1 ? 2 : 1);
+const NONE = "–";
+const whole = x => x.toLocaleString();
+const number = x => x === null ? NONE : x >= 100 ? whole(Math.round(x)) : Number.isInteger(x) ? String(x) : x.toFixed(1);
+function short(x) {
+  if (x >= 10000) return `${Math.round(x / 1000)}k`;
+  return x >= 10 || Number.isInteger(x) ? String(Math.round(x)) : x.toFixed(x < 1 ? 2 : 1);
+}
 const seconds = x => x === null ? "–" : x < 1 ? `${Math.round(x * 1000)} ms` : `${x.toFixed(x < 10 ? 2 : 1)} s`;
 const bytes = x => x >= 2 ** 30 ? `${(x / 2 ** 30).toFixed(1)} GiB` : `${(x / 2 ** 20).toFixed(0)} MiB`;
 const percent = x => `${Math.round(x * 100)} %`;
@@ -25,9 +30,11 @@ function duration(s) {
 
 // One row a chart. values: columns of points() below.
 const CHARTS = [
-  {id: "speed", title: "Tokens a second", series: [["generated", "--a", "written"], ["prompt", "--b", "prompt"]], format: number, axis: short},
-  {id: "ttft", title: "Time to first token", series: [["ttft", "--a", "mean"]], format: seconds, axis: x => `${short(x)} s`},
-  {id: "requests", title: "Requests", series: [["running", "--a", "running"], ["waiting", "--c", "waiting"]], format: number, axis: short, least: 2},
+  {id: "speed", title: "Tokens a second", format: number, axis: short,
+    series: [["generated", "--a", "written"], ["prompt", "--b", "prompt"]]},
+  {id: "ttft", title: "Time to first token", format: seconds, axis: x => `${short(x)} s`, series: [["ttft", "--a", "mean"]]},
+  {id: "requests", title: "Requests", format: number, axis: short, least: 2,
+    series: [["running", "--a", "running"], ["waiting", "--c", "waiting"]]},
   {id: "kv", title: "KV cache in use", series: [["kv", "--a", "used"]], format: percent, axis: percent, top: 1},
 ];
 
@@ -53,8 +60,13 @@ function points(step, count) {
       continue;
     }
     const a = samples[k], b = samples[i], time = b.t - a.t, firsts = b.ttftCount - a.ttftCount;
-    out.push({from, generated: (b.generated - a.generated) / time, prompt: (b.prompt - a.prompt) / time,
-      ttft: firsts > 0 ? (b.ttftSum - a.ttftSum) / firsts : null, running, waiting, kv: blocksTotal() ? kv / blocksTotal() : 0});
+    out.push({
+      from, running, waiting,
+      generated: (b.generated - a.generated) / time,
+      prompt: (b.prompt - a.prompt) / time,
+      ttft: firsts > 0 ? (b.ttftSum - a.ttftSum) / firsts : null,
+      kv: blocksTotal() ? kv / blocksTotal() : 0,
+    });
   }
   return out.reverse();
 }
@@ -92,23 +104,30 @@ function drawCharts() {
     if (!drawChart(chart.canvas, shown)) return false;
     const told = chart.series.map(([name, , word]) => {
       // What is marked, or else the last value there is: first tokens are rarer than samples.
-      const value = mark >= 0 ? at[name] : rows.findLast ? (rows.findLast(row => row[name] !== null) || at)[name] : at[name];
+      const known = mark >= 0 ? [] : rows.filter(row => row[name] !== null), value = (known.at(-1) || at)[name];
       chart[name].textContent = value === null ? "–" : chart.format(value);
       return `${word} ${chart[name].textContent}`;
     });
-    chart.canvas.setAttribute("aria-label", `${chart.title}, ${told.join(", ")}; highest ${chart.format(highest)} in ${span() === 60 ? "60 seconds" : "10 minutes"}`);
+    const time = span() === 60 ? "60 seconds" : "10 minutes";
+    chart.canvas.setAttribute("aria-label", `${chart.title}, ${told.join(", ")}; highest ${chart.format(highest)} in ${time}`);
   }
   return true;
 }
 
+const headRow = texts => element("thead", {}, element("tr", {}, ...texts.map(text => element("th", {scope: "col"}, text))));
+
 function drawTable() {
-  const step = STEPS[span()].table, rows = points(step, span() / step).reverse(), end = samples.length ? samples.at(-1).t : 0;
-  const head = ["Ago", "Written tok/s", "Prompt tok/s", "First token", "Running", "Waiting", "KV"];
-  const cell = (text, i) => i === 0 ? element("th", {scope: "row"}, text) : element("td", {}, text);
-  const line = row => element("tr", {}, ...[`${Math.round(end - row.from - step)}–${Math.round(end - row.from)} s`, number(row.generated),
-    number(row.prompt), seconds(row.ttft), number(row.running), number(row.waiting), row.kv === null ? "–" : percent(row.kv)].map(cell));
-  $("history").replaceChildren(element("table", {}, element("thead", {}, element("tr", {}, ...head.map(text => element("th", {scope: "col"}, text)))),
-    element("tbody", {}, ...rows.map(line))));
+  const step = STEPS[span()].table, rows = points(step, span() / step).reverse();
+  const end = samples.length ? samples.at(-1).t : 0;
+  const line = row => {
+    const ago = Math.round(end - row.from);
+    const texts = [`${ago - step}–${ago} s`, number(row.generated), number(row.prompt), seconds(row.ttft), number(row.running),
+      number(row.waiting), row.kv === null ? NONE : percent(row.kv)];
+    const cell = (text, i) => i === 0 ? element("th", {scope: "row"}, text) : element("td", {}, text);
+    return element("tr", {}, ...texts.map(cell));
+  };
+  const head = headRow(["Ago", "Written tok/s", "Prompt tok/s", "First token", "Running", "Waiting", "KV"]);
+  $("history").replaceChildren(element("table", {}, head, element("tbody", {}, ...rows.map(line))));
 }
 
 function drawAll() {
@@ -123,49 +142,75 @@ function drawAll() {
 
 const pairs = rows => rows.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
 
+function tile([name, value, unit]) {
+  const text = element("dd", {}, element("b", {}, value), " ", element("small", {}, unit));
+  return element("div", {}, element("dt", {}, name), text);
+}
+
 function showTiles() {
-  const [now] = points(3, 1), g = latest.gauges; // three seconds: one jumps
-  const first = points(60, 1)[0].ttft;
+  const [now] = points(3, 1), [minute] = points(60, 1), g = latest.gauges; // three seconds: one jumps
   $("tiles").replaceChildren(...[
-    ["Writing", now.generated === null ? "–" : number(now.generated), "tok/s"], ["Reading prompts", now.prompt === null ? "–" : number(now.prompt), "tok/s"],
-    ["First token, 60 s", seconds(first), "mean"], ["Running", String(g.requests_running), `${g.requests_waiting} waiting`],
-    ["KV cache", blocksTotal() ? percent(g.kv_blocks_used / blocksTotal()) : "–", g.kv_bytes ? `of ${bytes(g.kv_bytes)}` : ""],
+    ["Writing", number(now.generated), "tok/s"],
+    ["Reading prompts", number(now.prompt), "tok/s"],
+    ["First token, 60 s", seconds(minute.ttft), "mean"],
+    ["Running", String(g.requests_running), `${g.requests_waiting} waiting`],
+    ["KV cache", blocksTotal() ? percent(g.kv_blocks_used / blocksTotal()) : NONE, g.kv_bytes ? `of ${bytes(g.kv_bytes)}` : ""],
     ["Up", duration(latest.uptime_ms / 1000), latest.state],
-  ].map(([name, value, unit]) => element("div", {}, element("dt", {}, name), element("dd", {}, element("b", {}, value), " ", element("small", {}, unit)))));
+  ].map(tile));
+}
+
+function stateOf(r) {
+  if (!r.running) return "waiting";
+  return r.n_processed < r.n_prompt ? `reading ${percent(r.n_processed / r.n_prompt)}` : "writing";
 }
 
 function showRequests() {
   const now = latest.uptime_ms / 1000, next = new Map();
   const rows = latest.requests.map(r => {
-    const before = speeds.get(r.id);
-    // Over a few seconds: from the oldest of the last values kept.
-    const kept = [...(before || []), {t: now, n: r.n_generated}].slice(-4);
+    const kept = [...(speeds.get(r.id) || []), {t: now, n: r.n_generated}].slice(-4); // the speed is that of a few seconds
     next.set(r.id, kept);
     const time = now - kept[0].t, speed = time > 0 ? (r.n_generated - kept[0].n) / time : null;
-    const state = !r.running ? "waiting" : r.n_processed < r.n_prompt ? `reading ${percent(r.n_processed / Math.max(1, r.n_prompt))}` : "writing";
-    return element("tr", {}, element("th", {scope: "row"}, String(r.id)), ...[state, r.n_prompt.toLocaleString(), r.n_generated.toLocaleString(),
-      number(speed)].map((text, i) => element("td", {className: i === 0 ? "start" : ""}, text)));
+    const texts = [stateOf(r), whole(r.n_prompt), whole(r.n_generated), number(speed)];
+    const cells = texts.map((text, i) => element("td", {className: i === 0 ? "start" : ""}, text));
+    return element("tr", {}, element("th", {scope: "row"}, String(r.id)), ...cells);
   });
   speeds = next;
-  if (rows.length === 0) rows.push(element("tr", {}, element("td", {colSpan: 5, className: "hint"}, "none")));
+  const remark = text => element("tr", {}, element("td", {colSpan: 5, className: "hint"}, text));
   const more = latest.gauges.requests_running + latest.gauges.requests_waiting - latest.requests.length;
-  if (more > 0) rows.push(element("tr", {}, element("td", {colSpan: 5, className: "hint"}, `and ${more} more`)));
+  if (rows.length === 0) rows.push(remark("none"));
+  if (more > 0) rows.push(remark(`and ${more} more`));
   $("requests").replaceChildren(...rows);
 }
 
 function showTotals() {
-  const c = latest.counters, itl = latest.histograms.inter_token_latency_seconds, queue = latest.histograms.queue_seconds;
-  const mean = h => h && h.count ? seconds(h.sum / h.count) : "–";
+  const c = latest.counters, h = latest.histograms;
+  const mean = name => h[name] && h[name].count ? `${seconds(h[name].sum / h[name].count)} (mean)` : NONE;
   $("totals").replaceChildren(...pairs([
-    ["Requests", c.requests_total.toLocaleString()], ["finished", c.requests_finished_total.toLocaleString()],
-    ["left by their client", c.requests_cancelled_total.toLocaleString()], ["failed", c.requests_failed_total.toLocaleString()],
-    ["refused", c.requests_rejected_total.toLocaleString()], ["Prompt tokens", c.prompt_tokens_total.toLocaleString()],
-    ["Tokens written", c.generated_tokens_total.toLocaleString()], ["Between two tokens", `${mean(itl)} (mean)`], ["In the queue", `${mean(queue)} (mean)`]]));
+    ["Requests", whole(c.requests_total)],
+    ["finished", whole(c.requests_finished_total)],
+    ["left by their client", whole(c.requests_cancelled_total)],
+    ["failed", whole(c.requests_failed_total)],
+    ["refused", whole(c.requests_rejected_total)],
+    ["Prompt tokens", whole(c.prompt_tokens_total)],
+    ["Tokens written", whole(c.generated_tokens_total)],
+    ["Between two tokens", mean("inter_token_latency_seconds")],
+    ["In the queue", mean("queue_seconds")],
+  ]));
+}
+
+function showFacts() {
   const m = latest.model, g = latest.gauges;
-  $("facts").replaceChildren(...pairs(m ? [["Name", m.name], ["Architecture", `${m.arch}, ${m.n_layers} layers`], ["Parameters", short(m.n_parameters / 1e6) + " M"],
-    ["Weights", `${m.quantization}, ${bytes(g.weight_bytes)}`], ["Context", `${m.context_length.toLocaleString()} tokens`],
-    ["Runs on", `${m.device}, ${m.n_threads} thread${m.n_threads === 1 ? "" : "s"}`], ["KV cache", bytes(g.kv_bytes)], ["Scratch", bytes(g.scratch_bytes)],
-    ["Server", `deepseek-edge ${latest.version}`]] : [["", "still loading"]]));
+  $("facts").replaceChildren(...pairs(m ? [
+    ["Name", m.name],
+    ["Architecture", `${m.arch}, ${m.n_layers} layers`],
+    ["Parameters", `${short(m.n_parameters / 1e6)} M`],
+    ["Weights", `${m.quantization}, ${bytes(g.weight_bytes)}`],
+    ["Context", `${whole(m.context_length)} tokens`],
+    ["Runs on", `${m.device}, ${m.n_threads} thread${m.n_threads === 1 ? "" : "s"}`],
+    ["KV cache", bytes(g.kv_bytes)],
+    ["Scratch", bytes(g.scratch_bytes)],
+    ["Server", `deepseek-edge ${latest.version}`],
+  ] : [["Name", "still loading"]]));
 }
 
 function showAll() {
@@ -173,6 +218,7 @@ function showAll() {
   showTiles();
   showRequests();
   showTotals();
+  showFacts();
   drawAll();
 }
 
@@ -181,19 +227,34 @@ function showAll() {
 // A stream begins: what the server remembers replaces what was here.
 export function setHistory(history) {
   const at = Object.fromEntries(history.fields.map((name, i) => [name, i]));
-  samples = history.samples.map(s => ({t: s[at.uptime_ms] / 1000, prompt: s[at.prompt_tokens_total], generated: s[at.generated_tokens_total],
-    ttftCount: s[at.time_to_first_token_count], ttftSum: s[at.time_to_first_token_sum], running: s[at.requests_running],
-    waiting: s[at.requests_waiting], kv: s[at.kv_blocks_used]}));
+  samples = history.samples.map(s => ({
+    t: s[at.uptime_ms] / 1000,
+    prompt: s[at.prompt_tokens_total],
+    generated: s[at.generated_tokens_total],
+    ttftCount: s[at.time_to_first_token_count],
+    ttftSum: s[at.time_to_first_token_sum],
+    running: s[at.requests_running],
+    waiting: s[at.requests_waiting],
+    kv: s[at.kv_blocks_used],
+  }));
   speeds = new Map();
 }
 
 export function addStatus(status) {
   latest = status;
-  const ttft = status.histograms.time_to_first_token_seconds;
-  const sample = {t: status.uptime_ms / 1000, prompt: status.counters.prompt_tokens_total, generated: status.counters.generated_tokens_total,
-    ttftCount: ttft.count, ttftSum: ttft.sum, running: status.gauges.requests_running, waiting: status.gauges.requests_waiting,
-    kv: status.gauges.kv_blocks_used};
-  if (samples.length && sample.t - samples.at(-1).t < 0.5) samples.pop(); // the first status follows the history at once
+  const {counters: c, gauges: g} = status, ttft = status.histograms.time_to_first_token_seconds;
+  const sample = {
+    t: status.uptime_ms / 1000,
+    prompt: c.prompt_tokens_total,
+    generated: c.generated_tokens_total,
+    ttftCount: ttft.count,
+    ttftSum: ttft.sum,
+    running: g.requests_running,
+    waiting: g.requests_waiting,
+    kv: g.kv_blocks_used,
+  };
+  // The first one follows the history at once.
+  if (samples.length && sample.t - samples.at(-1).t < 0.5) samples.pop();
   samples.push(sample);
   if (samples.length > KEEP) samples.splice(0, samples.length - KEEP);
   $("live").textContent = "live";

@@ -21,8 +21,8 @@ export function element(name, properties = {}, ...children) {
 
 const MARKS = [["**", "strong"], ["__", "strong"], ["*", "em"]];
 
-// Where the mark that opens at `at` is closed, or -1. `none` remembers marks for which there is no closing one any more,
-// so that a text of a million stars is not searched a million times.
+// Where the mark that opens at `at` is closed, or -1. `none` remembers marks for which there is no closing one any
+// more, so that a text of a million stars is not searched a million times.
 function findClose(text, mark, at, none) {
   if (none.has(mark)) return -1;
   for (let from = at + mark.length; ;) {
@@ -97,11 +97,11 @@ const QUOTE = /^ {0,3}>\s?(.*)$/;
 const RULE = /^ {0,3}([-*_])(\s*\1){2,}\s*$/;
 const TABLE_CELL = /^:?-+:?$/;
 // The line below a table's head has as many cells as the head, so both are bounded.
-const isTableLine = (line, head) => line.length < 2000 && line.includes("-") && cells(line).every(cell => TABLE_CELL.test(cell)) &&
-  cells(line).length === cells(head).length;
+const isTableLine = (line, head) => line.length < 2000 && line.includes("-") &&
+  cells(line).every(cell => TABLE_CELL.test(cell)) && cells(line).length === cells(head).length;
 
-// Splits text into blocks, each with its own lines: [{kind, lines, …}]. A block depends on its lines only, so what was
-// rendered stays while the text grows at its end.
+// Splits text into blocks, each with its own lines: [{kind, lines, …}]. A block depends on its lines only, so what
+// was rendered stays while the text grows at its end.
 export function blocks(text) {
   const out = [];
   const lines = text.replace(/\r\n?/g, "\n").split("\n");
@@ -177,8 +177,9 @@ function list(lines, depth) {
     while (rest.length && rest.at(-1).trim() === "") rest.pop();
     const li = element("li");
     if (depth < MAX_DEPTH && rest.length) {
-      const text = [own, ...rest.map(line => line.slice(Math.min(offset, line.length - line.trimStart().length)))].join("\n");
-      for (const block of blocks(text)) li.append(render(block, depth + 1));
+      const indent = line => line.length - line.trimStart().length;
+      const inner = rest.map(line => line.slice(Math.min(offset, indent(line))));
+      for (const block of blocks([own, ...inner].join("\n"))) li.append(render(block, depth + 1));
     } else {
       inline(li, [own, ...rest].join("\n"));
     }
@@ -200,7 +201,8 @@ function table(lines) {
     return cell;
   }));
   for (const line of lines.slice(2)) body.append(row(cells(line), "td")); // one by one: arguments of a call are limited
-  return element("div", {className: "wide", tabIndex: 0}, element("table", {}, element("thead", {}, row(head, "th")), body));
+  const node = element("table", {}, element("thead", {}, row(head, "th")), body);
+  return element("div", {className: "wide", tabIndex: 0}, node);
 }
 
 export function render(block, depth = 0) {

@@ -27,20 +27,36 @@ const inShell = text => `'${text.replaceAll("'", "'\\''")}'`;
 
 function curl(base, model, hasKey, stream) {
   const body = {model, messages: [{role: "user", content: "Say hi"}], ...(stream ? {stream: true} : {})};
-  return [`curl ${stream ? "-N " : ""}${base}/chat/completions \\`, ...(hasKey ? ['  -H "Authorization: Bearer $OPENAI_API_KEY" \\'] : []),
-    "  -H 'Content-Type: application/json' \\", `  -d ${inShell(JSON.stringify(body))}`].join("\n");
+  return [
+    `curl ${stream ? "-N " : ""}${base}/chat/completions \\`,
+    ...(hasKey ? ['  -H "Authorization: Bearer $OPENAI_API_KEY" \\'] : []),
+    "  -H 'Content-Type: application/json' \\",
+    `  -d ${inShell(JSON.stringify(body))}`,
+  ].join("\n");
 }
 
 function python(base, model, hasKey, stream) {
-  const ask = `client.chat.completions.create(model=${JSON.stringify(model)},\n    messages=[{"role": "user", "content": "Say hi"}]`;
-  return ["import openai", "", `client = openai.OpenAI(base_url=${JSON.stringify(base)}${hasKey ? "" : ', api_key="none"'})` +
-    (hasKey ? "  # the key: OPENAI_API_KEY" : ""),
-    ...(stream ? [`for chunk in ${ask}, stream=True):`, "    if chunk.choices:", '        print(chunk.choices[0].delta.content or "", end="", flush=True)']
-      : [`answer = ${ask})`, "print(answer.choices[0].message.content)"])].join("\n");
+  const client = `openai.OpenAI(base_url=${JSON.stringify(base)}`;
+  const ask = `client.chat.completions.create(model=${JSON.stringify(model)},
+    messages=[{"role": "user", "content": "Say hi"}]`;
+  return [
+    "import openai",
+    "",
+    `client = ${hasKey ? `${client})  # the key: OPENAI_API_KEY` : `${client}, api_key="none")`}`,
+    ...(stream ? [
+      `for chunk in ${ask}, stream=True):`,
+      "    if chunk.choices:",
+      '        print(chunk.choices[0].delta.content or "", end="", flush=True)',
+    ] : [
+      `answer = ${ask})`,
+      "print(answer.choices[0].message.content)",
+    ]),
+  ].join("\n");
 }
 
 function environment(base, model, hasKey) {
-  return [`export OPENAI_BASE_URL=${base}`, `export OPENAI_API_KEY=${hasKey ? "…" : "none"}`, `export OPENAI_MODEL=${inShell(model)}`].join("\n");
+  const key = hasKey ? "…" : "none";
+  return `export OPENAI_BASE_URL=${base}\nexport OPENAI_API_KEY=${key}\nexport OPENAI_MODEL=${inShell(model)}`;
 }
 
 export function showSnippets(name) {
@@ -52,9 +68,9 @@ export function showSnippets(name) {
     "Python": python(base, model, hasKey, false), "Python, streamed": python(base, model, hasKey, true),
     "Environment of other tools": environment(base, model, hasKey)};
   $("snippets").replaceChildren(...Object.entries(all).map(([title, text]) => {
-    const copy = element("button", {type: "button", className: "quiet copy", textContent: "Copy", "aria-label": `Copy: ${title}`});
+    const copy = element("button", {type: "button", className: "quiet copy", "aria-label": `Copy: ${title}`}, "Copy");
     copy.addEventListener("click", () => copyText(text, copy));
-    return element("div", {className: "code-block"}, element("div", {className: "code-head"}, element("h3", {}, title), copy),
-      element("pre", {tabIndex: 0}, element("code", {}, text)));
+    return element("div", {className: "code-block"},
+      element("div", {className: "code-head"}, element("h3", {}, title), copy), element("pre", {tabIndex: 0}, element("code", {}, text)));
   }));
 }

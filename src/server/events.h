@@ -1,7 +1,7 @@
 /* GET /api/edge/events: what the server counts, once a second, as a stream for the page's dashboard and for tools.
  *
- * One thread takes a sample a second and keeps the last ten minutes in fixed memory, so that who looks later sees how it
- * came to this. It reads atomics and the list that /slots shows: never a lock that the engine holds while it computes.
+ * One thread takes a sample a second and keeps the last ten minutes in fixed memory, so that who looks later sees how
+ * it came to this. It reads atomics and the list that /slots shows: never a lock that the engine holds while it computes.
  */
 #ifndef DSE_SERVER_EVENTS_H
 #define DSE_SERVER_EVENTS_H

@@ -1,4 +1,5 @@
 """/api/edge/events: what is told, to whom, and that it costs nobody anything."""
+
 import json
 import re
 import time
@@ -19,7 +20,7 @@ class Listener:
         self.file = self.socket.makefile("rb")
         self.status = int(self.file.readline().split()[1])
         self.headers = {}
-        while (line := self.file.readline().strip()):
+        while line := self.file.readline().strip():
             name, value = line.decode().split(": ", 1)
             self.headers[name.lower()] = value
         self.text = b""
@@ -90,8 +91,13 @@ def test_the_numbers_are_those_of_the_metrics_and_of_the_models(server, listen):
     assert server.wait_idle()
     status = listener.status_after(1.5)
     usage = answer["usage"]
-    assert status["counters"]["generated_tokens_total"] - before["counters"]["generated_tokens_total"] == usage["completion_tokens"]
-    assert status["counters"]["prompt_tokens_total"] - before["counters"]["prompt_tokens_total"] == usage["prompt_tokens"]
+    assert (
+        status["counters"]["generated_tokens_total"] - before["counters"]["generated_tokens_total"]
+        == usage["completion_tokens"]
+    )
+    assert (
+        status["counters"]["prompt_tokens_total"] - before["counters"]["prompt_tokens_total"] == usage["prompt_tokens"]
+    )
     first = "time_to_first_token_seconds"
     assert status["histograms"][first]["count"] - before["histograms"][first]["count"] == 1
     for name, value in {**status["counters"], **status["gauges"]}.items():
@@ -108,8 +114,17 @@ def test_requests_are_shown_while_they_run_without_their_text(server, listen):
     listener = listen()
     listener.next()
     secret = "Xyzzy17"
-    sock = server.raw(post_bytes("/v1/chat/completions", {"messages": [{"role": "user", "content": f"Count. {secret}"}],
-                                                          "max_tokens": 900, "ignore_eos": True, "stream": True}))
+    sock = server.raw(
+        post_bytes(
+            "/v1/chat/completions",
+            {
+                "messages": [{"role": "user", "content": f"Count. {secret}"}],
+                "max_tokens": 900,
+                "ignore_eos": True,
+                "stream": True,
+            },
+        )
+    )
     seen, end = [], time.monotonic() + 30
     while not any(r["running"] and r["n_generated"] > 0 for r in seen):
         assert time.monotonic() < end, seen

@@ -1,12 +1,17 @@
 """The page's files over HTTP: where they are shown, what is sent along, how they are cached. In a browser: tests/web."""
+
 import gzip
 import pathlib
 
 import pytest
 
 WEB = pathlib.Path(__file__).resolve().parent.parent.parent / "web"
-TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-         ".svg": "image/svg+xml"}
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 FILES = {"/" if path.name == "index.html" else f"/ui/{path.name}": path for path in sorted(WEB.iterdir())}
 
 
@@ -31,9 +36,23 @@ def test_compressed_is_the_same_and_smaller_where_a_client_takes_it(server):
     assert packed.headers["ETag"] != plain.headers["ETag"]
 
 
-@pytest.mark.parametrize("accepts, encoding", [
-    ("gzip", "gzip"), ("GZIP", "gzip"), ("*", "gzip"), ("deflate , gzip ;q=1", "gzip"), ("gzip;q=0", None), ("br", None),
-    ("gzip;q=0, *", None), ("*;q=0", None), ("identity", None), ("gzipped", None), ("", None), (",,;=,", None)])
+@pytest.mark.parametrize(
+    "accepts, encoding",
+    [
+        ("gzip", "gzip"),
+        ("GZIP", "gzip"),
+        ("*", "gzip"),
+        ("deflate , gzip ;q=1", "gzip"),
+        ("gzip;q=0", None),
+        ("br", None),
+        ("gzip;q=0, *", None),
+        ("*;q=0", None),
+        ("identity", None),
+        ("gzipped", None),
+        ("", None),
+        (",,;=,", None),
+    ],
+)
 def test_compression_is_agreed_on(server, accepts, encoding):
     assert server.get("/", headers={"Accept-Encoding": accepts}).headers["Content-Encoding"] == encoding
 
@@ -49,7 +68,15 @@ def test_an_unchanged_file_is_not_sent_again(server):
 
 
 def test_only_the_files_of_the_page_are_there(server):
-    for path in ("/ui/", "/ui/index.htm", "/ui/../src", "/ui/..%2f..%2fetc/passwd", "/index.html", "/v1/ui/app.js", "/beta/"):
+    for path in (
+        "/ui/",
+        "/ui/index.htm",
+        "/ui/../src",
+        "/ui/..%2f..%2fetc/passwd",
+        "/index.html",
+        "/v1/ui/app.js",
+        "/beta/",
+    ):
         reply = server.get(path)
         assert reply.status == 404 and reply.error["code"] == "not_found", path
     assert server.post("/", {}).status == 405

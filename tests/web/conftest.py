@@ -3,6 +3,7 @@
 Every page that a test opens is watched: an exception, a breach of the content security policy or a request to anybody but
 the server fails the test that caused it.
 """
+
 import importlib.util
 import json
 import os
@@ -13,7 +14,9 @@ import time
 import pytest
 from playwright.sync_api import sync_playwright
 
-spec = importlib.util.spec_from_file_location("api_conftest", pathlib.Path(__file__).resolve().parent.parent / "api" / "conftest.py")
+spec = importlib.util.spec_from_file_location(
+    "api_conftest", pathlib.Path(__file__).resolve().parent.parent / "api" / "conftest.py"
+)
 api = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(api)
 Server = api.Server
@@ -33,8 +36,9 @@ def server():
 def browser():
     # Without the sandbox, which containers do not allow: only this page is ever opened.
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=os.environ.get("DSE_CHROMIUM") or shutil.which("chromium"),
-                                             args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=os.environ.get("DSE_CHROMIUM") or shutil.which("chromium"), args=["--no-sandbox"]
+        )
         yield browser
         browser.close()
 
@@ -54,8 +58,12 @@ class Watched:
         page = context.new_page()
         page.set_default_timeout(30000)
         page.on("pageerror", lambda error: self.wrong.append(f"exception: {error}"))
-        page.on("console", lambda m: "Failed to load resource" not in m.text and m.type in ("error", "warning") and
-                self.wrong.append(f"console: {m.text}"))
+        page.on(
+            "console",
+            lambda m: "Failed to load resource" not in m.text
+            and m.type in ("error", "warning")
+            and self.wrong.append(f"console: {m.text}"),
+        )
         page.on("request", lambda r: r.url.startswith(home) or self.wrong.append(f"request to {r.url}"))
         page.on("dialog", lambda d: (self.wrong.append(f"dialog: {d.message}"), d.dismiss()))
         if init:
@@ -104,15 +112,21 @@ USAGE = {"prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {
 def stream(*parts, end=True):
     """The body of a stream with these texts as deltas."""
     frames = "".join(part if part.startswith("data: ") else chunk(part) for part in parts)
-    return frames + (chunk(None, "stop") + 'data: {"choices":[],"usage":' + json.dumps(USAGE) + "}\n\ndata: [DONE]\n\n" if end else "")
+    return frames + (
+        chunk(None, "stop") + 'data: {"choices":[],"usage":' + json.dumps(USAGE) + "}\n\ndata: [DONE]\n\n"
+        if end
+        else ""
+    )
 
 
 def answer_with(page, body, status=200, content_type="text/event-stream", sent=None):
     """From now on the page's chat requests are answered with this and not by the server; they are put into `sent`."""
+
     def handle(route):
         if sent is not None:
             sent.append(route.request.post_data_json)
         route.fulfill(status=status, content_type=content_type, body=body)
+
     page.unroute("**/v1/chat/completions")
     page.route("**/v1/chat/completions", handle)
 

@@ -1,10 +1,10 @@
 """The Chat tab against the real server, and against answers that a test has written."""
+
 import json
 
 import pytest
 
 from conftest import PHONE, answer_with, chunk, say, stream, until
-
 
 FEED = """() => { const real = window.fetch; window.fetch = (to, options) => String(to).endsWith('completions') ? Promise.resolve(
   new Response(new ReadableStream({start(c) { window.feed = bytes => c.enqueue(Uint8Array.from(bytes)); }}))) : real(to, options); }"""
@@ -17,6 +17,7 @@ def by_hand(page):
     def feed(text):
         until(page, "window.feed")
         page.evaluate("bytes => feed(bytes)", list(text.encode()) if isinstance(text, str) else list(text))
+
     return feed
 
 
@@ -37,7 +38,11 @@ def test_an_answer_is_the_one_of_the_api_with_its_figures(open_page, server):
     assert answer.locator(".body").inner_text().strip() == expected["choices"][0]["message"]["content"].strip()
     usage = expected["usage"]
     footer = answer.locator(".footer").inner_text()
-    assert f"{usage['completion_tokens']} token" in footer and "tok/s" in footer and f"prompt {usage['prompt_tokens']}" in footer
+    assert (
+        f"{usage['completion_tokens']} token" in footer
+        and "tok/s" in footer
+        and f"prompt {usage['prompt_tokens']}" in footer
+    )
     assert page.inner_text("#context-text") == f"{usage['total_tokens']} of 1,024"
     assert page.locator("#context-meter").evaluate("m => [m.value, m.max]") == [usage["total_tokens"], 1024]
     assert page.inner_text("#prompt") == "" and page.is_hidden("#welcome")
@@ -103,20 +108,45 @@ def test_the_request_has_what_was_set_and_nothing_else(open_page):
     answer_with(page, stream("ok"), sent=sent)
     say(page, "plain")
     assert set(sent[0]) == {"messages", "stream", "stream_options", "return_progress"}
-    settings(page, system="Be brief.", temperature="0.5", max_tokens="7", top_p="0.9", top_k="40", min_p="0.1", repeat_penalty="1.1",
-             seed="42", thinking="disabled")
+    settings(
+        page,
+        system="Be brief.",
+        temperature="0.5",
+        max_tokens="7",
+        top_p="0.9",
+        top_k="40",
+        min_p="0.1",
+        repeat_penalty="1.1",
+        seed="42",
+        thinking="disabled",
+    )
     say(page, "set")
     assert sent[1]["messages"][0] == {"role": "system", "content": "Be brief."}
-    expected = {"temperature": 0.5, "max_tokens": 7, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "repeat_penalty": 1.1, "seed": 42,
-                "thinking": {"type": "disabled"}}
+    expected = {
+        "temperature": 0.5,
+        "max_tokens": 7,
+        "top_p": 0.9,
+        "top_k": 40,
+        "min_p": 0.1,
+        "repeat_penalty": 1.1,
+        "seed": 42,
+        "thinking": {"type": "disabled"},
+    }
     assert {name: sent[1].get(name) for name in expected} == expected
     page.click("text=Reset all")
     say(page, "plain again")
     assert set(sent[2]) == set(sent[0]) and sent[2]["messages"][0]["role"] == "user"
 
 
-@pytest.mark.parametrize("name, value, label", [("temperature", "3", "Temperature"), ("max_tokens", "0", "Max tokens"),
-                                                ("top_k", "1.5", "Top k"), ("seed", "99999999999999999999", "Seed")])
+@pytest.mark.parametrize(
+    "name, value, label",
+    [
+        ("temperature", "3", "Temperature"),
+        ("max_tokens", "0", "Max tokens"),
+        ("top_k", "1.5", "Top k"),
+        ("seed", "99999999999999999999", "Seed"),
+    ],
+)
 def test_a_wrong_setting_is_named_and_nothing_is_sent(open_page, name, value, label):
     page, sent = open_page(), []
     answer_with(page, stream("ok"), sent=sent)
@@ -132,8 +162,13 @@ def test_a_wrong_setting_is_named_and_nothing_is_sent(open_page, name, value, la
 
 
 def test_the_schema_box_is_there_only_if_the_server_takes_schemas(open_page, server):
-    takes = server.post("/apply-template", {"messages": [{"role": "user", "content": "x"}],
-                                            "response_format": {"type": "json_schema", "json_schema": {"name": "p", "schema": {"type": "object"}}}})
+    takes = server.post(
+        "/apply-template",
+        {
+            "messages": [{"role": "user", "content": "x"}],
+            "response_format": {"type": "json_schema", "json_schema": {"name": "p", "schema": {"type": "object"}}},
+        },
+    )
     page = open_page()
     with page.expect_response("**/apply-template"):
         page.reload()
@@ -157,7 +192,10 @@ def test_a_schema_is_sent_and_its_answer_shown_as_code(open_page):
     assert page.inner_text("#settings-error").startswith("JSON schema: ") and sent == []
     settings(page, schema='{"type":"object"}')
     answer = say(page, "good")
-    assert sent[0]["response_format"] == {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": {"type": "object"}}}
+    assert sent[0]["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "strict": True, "schema": {"type": "object"}},
+    }
     assert answer.locator("pre").inner_text() == '{"a": "**x** ``` `"}'
     settings(page, format="json_object")
     say(page, "any")
@@ -167,16 +205,26 @@ def test_a_schema_is_sent_and_its_answer_shown_as_code(open_page):
 def test_thoughts_are_folded_when_the_answer_begins(open_page):
     page = open_page()
     # Two streams: one that is still thinking when it ends, one that answers.
-    answer_with(page, stream(chunk(delta={"reasoning_content": "Let me "}), chunk(delta={"reasoning_content": "<b>see</b>"}), "Done."))
+    answer_with(
+        page,
+        stream(
+            chunk(delta={"reasoning_content": "Let me "}), chunk(delta={"reasoning_content": "<b>see</b>"}), "Done."
+        ),
+    )
     answer = say(page, "think")
     fold = answer.locator("details.thinking")
     assert fold.is_visible() and fold.get_attribute("open") is None
     assert "Thought for" in fold.locator("summary").inner_text()
     fold.locator("summary").click()
-    assert fold.locator(".thoughts").inner_text() == "Let me <b>see</b>" and answer.locator(".body").inner_text() == "Done."
+    assert (
+        fold.locator(".thoughts").inner_text() == "Let me <b>see</b>"
+        and answer.locator(".body").inner_text() == "Done."
+    )
     answer_with(page, stream(chunk(delta={"reasoning_content": "hm"}), end=False))
     answer = say(page, "think on")
-    assert answer.locator("details.thinking").get_attribute("open") is not None, "no answer came: the thoughts are all there is"
+    assert (
+        answer.locator("details.thinking").get_attribute("open") is not None
+    ), "no answer came: the thoughts are all there is"
     assert "ended before" in answer.locator(".error").inner_text()
 
 
@@ -191,15 +239,22 @@ def test_the_prompt_being_read_is_shown_and_bytes_may_come_in_any_parts(open_pag
     feed(stream("h\u00e9llo \u2603", end=False))
     raw = 'data: {"choices":[{"index":0,"delta":{"content":" \u2603\U0001f600"}}]}\r\n\r\n'.encode()
     for at in range(0, len(raw)):
-        feed(raw[at:at + 1])
+        feed(raw[at : at + 1])
     feed(": a comment\n\n" + stream("!"))
     until(page, "document.querySelector('article.assistant .body').textContent.endsWith('!')")
     assert page.locator("article.assistant .body").inner_text() == "h\u00e9llo \u2603 \u2603\U0001f600!"
     assert page.is_hidden("article progress")
 
 
-@pytest.mark.parametrize("status, message", [(400, "top_p must be <img src=x onerror=alert(1)>"), (429, "the queue is full"),
-                                             (503, "the server is shutting down"), (500, "")])
+@pytest.mark.parametrize(
+    "status, message",
+    [
+        (400, "top_p must be <img src=x onerror=alert(1)>"),
+        (429, "the queue is full"),
+        (503, "the server is shutting down"),
+        (500, ""),
+    ],
+)
 def test_refusals_are_told_in_the_words_of_the_server(open_page, status, message):
     page = open_page()
     answer_with(page, json.dumps({"error": {"message": message, "param": "top_p"}}), status, "application/json")
@@ -211,9 +266,16 @@ def test_refusals_are_told_in_the_words_of_the_server(open_page, status, message
     assert page.locator(".assistant .error:visible").count() == 0
 
 
-@pytest.mark.parametrize("body, says", [(stream("half", end=False), "ended before the answer"), ("<html>busy</html>", "ended before"),
-                                        (stream("half", 'data: {"error":{"message":"the device is lost"}}\n\n', end=False), "the device is lost"),
-                                        ("data: {nonsense\n\n", "JSON"), ("", "ended before")])
+@pytest.mark.parametrize(
+    "body, says",
+    [
+        (stream("half", end=False), "ended before the answer"),
+        ("<html>busy</html>", "ended before"),
+        (stream("half", 'data: {"error":{"message":"the device is lost"}}\n\n', end=False), "the device is lost"),
+        ("data: {nonsense\n\n", "JSON"),
+        ("", "ended before"),
+    ],
+)
 def test_a_broken_stream_keeps_its_text_and_says_so(open_page, body, says):
     page = open_page()
     answer_with(page, body)
@@ -248,7 +310,14 @@ def test_a_reload_keeps_the_conversation_and_another_tab_does_not_see_it(open_pa
 
 
 def test_what_was_kept_may_be_nonsense(open_page):
-    for kept in ("nonsense", "{}", "null", "[]", '{"messages":[{"role":"evil"}],"fields":{"nope":"1"}}', '{"messages":7}'):
+    for kept in (
+        "nonsense",
+        "{}",
+        "null",
+        "[]",
+        '{"messages":[{"role":"evil"}],"fields":{"nope":"1"}}',
+        '{"messages":7}',
+    ):
         page = open_page(init=f"sessionStorage.setItem('deepseek-edge.chat', {json.dumps(kept)})")
         assert page.locator("article").count() == 0 and page.is_enabled("#send"), kept
         page.context.close()
@@ -284,7 +353,12 @@ def test_the_reader_of_old_lines_is_left_where_they_are(open_page):
     page = open_page()
     answer_with(page, stream("\n\n".join(f"line {i}" for i in range(80))))
     say(page, "long")
-    assert page.evaluate("() => { const l = document.getElementById('log'); return l.scrollHeight - l.scrollTop - l.clientHeight; }") < 60
+    assert (
+        page.evaluate(
+            "() => { const l = document.getElementById('log'); return l.scrollHeight - l.scrollTop - l.clientHeight; }"
+        )
+        < 60
+    )
     page.evaluate("document.getElementById('log').scrollTop = 100")
     feed = by_hand(page)
     say(page, "more", wait=False)

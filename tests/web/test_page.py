@@ -1,4 +1,5 @@
 """The page around the chat: tabs, dashboard, key, snippets, small screens, people who do not use a mouse or see it."""
+
 import json
 import os
 import re
@@ -42,8 +43,14 @@ def test_the_dashboard_tells_what_the_server_counts(open_page, server):
 
 def test_requests_appear_while_they_run(open_page, server):
     page = open_page("dashboard")
-    body = json.dumps({"messages": [{"role": "user", "content": "Count"}], "max_tokens": 900, "ignore_eos": True, "stream": True}).encode()
-    sock = server.raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    body = json.dumps(
+        {"messages": [{"role": "user", "content": "Count"}], "max_tokens": 900, "ignore_eos": True, "stream": True}
+    ).encode()
+    sock = server.raw(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+        % len(body)
+        + body
+    )
     until(page, "document.getElementById('requests').textContent.includes('writing')")
     until(page, "/\\d/.test(document.querySelector('#requests tr td:last-child').textContent)")
     assert "1" in page.locator("#tiles div", has_text="Running").inner_text()
@@ -61,7 +68,9 @@ def test_the_history_is_there_at_once_and_both_spans_show_it(open_page, server):
     page.click("text=Table")
     # A page that was opened just now knows what was before it: more than one row of five seconds has numbers.
     page.wait_for_selector("#history tbody tr")
-    filled = page.locator("#history tbody tr").evaluate_all("rows => rows.filter(r => r.cells[1].textContent !== '–').length")
+    filled = page.locator("#history tbody tr").evaluate_all(
+        "rows => rows.filter(r => r.cells[1].textContent !== '–').length"
+    )
     assert page.locator("#history tbody tr").count() == 12 and filled >= 1
     assert page.is_hidden("#charts")
     page.click("text=10 min")
@@ -78,14 +87,44 @@ OPEN_STREAM = """const real = window.fetch; window.fetch = (to, options) => Stri
 
 def feed_dashboard(page, samples, last):
     """Puts numbers of a test into the dashboard, as the stream would."""
-    fields = ["uptime_ms", "prompt_tokens_total", "generated_tokens_total", "time_to_first_token_count", "time_to_first_token_sum",
-              "requests_running", "requests_waiting", "kv_blocks_used"]
-    status = {"uptime_ms": last[0], "state": "ok", "version": "1", "requests": [], "model": None,
-              "counters": dict.fromkeys(["requests_total", "requests_finished_total", "requests_cancelled_total", "requests_failed_total",
-                                         "requests_rejected_total"], 0) | {"prompt_tokens_total": last[1], "generated_tokens_total": last[2]},
-              "gauges": {"requests_running": last[5], "requests_waiting": last[6], "kv_blocks_used": last[7], "kv_blocks": 100,
-                         "kv_bytes": 1 << 30, "weight_bytes": 1 << 20, "scratch_bytes": 0},
-              "histograms": {"time_to_first_token_seconds": {"count": last[3], "sum": last[4]}}}
+    fields = [
+        "uptime_ms",
+        "prompt_tokens_total",
+        "generated_tokens_total",
+        "time_to_first_token_count",
+        "time_to_first_token_sum",
+        "requests_running",
+        "requests_waiting",
+        "kv_blocks_used",
+    ]
+    status = {
+        "uptime_ms": last[0],
+        "state": "ok",
+        "version": "1",
+        "requests": [],
+        "model": None,
+        "counters": dict.fromkeys(
+            [
+                "requests_total",
+                "requests_finished_total",
+                "requests_cancelled_total",
+                "requests_failed_total",
+                "requests_rejected_total",
+            ],
+            0,
+        )
+        | {"prompt_tokens_total": last[1], "generated_tokens_total": last[2]},
+        "gauges": {
+            "requests_running": last[5],
+            "requests_waiting": last[6],
+            "kv_blocks_used": last[7],
+            "kv_blocks": 100,
+            "kv_bytes": 1 << 30,
+            "weight_bytes": 1 << 20,
+            "scratch_bytes": 0,
+        },
+        "histograms": {"time_to_first_token_seconds": {"count": last[3], "sum": last[4]}},
+    }
     events = f"event: history\ndata: {json.dumps({'interval_ms': 1000, 'fields': fields, 'samples': samples})}\n\n"
     events += f"event: status\ndata: {json.dumps(status)}\n\n"
     page.add_init_script(OPEN_STREAM % json.dumps(events))
@@ -101,7 +140,9 @@ def test_the_table_has_the_rates_that_the_totals_mean(open_page):
             firsts, total = firsts + 1, total + 0.5
         if second == 93:
             firsts, total = firsts + 2, total + 2.0
-        samples.append([second * 1000, second * 20, tokens, firsts, total, 1 if second == 97 else 0, 3 if second == 92 else 0, 25])
+        samples.append(
+            [second * 1000, second * 20, tokens, firsts, total, 1 if second == 97 else 0, 3 if second == 92 else 0, 25]
+        )
     feed_dashboard(page, samples[:-1], samples[-1])
     page.reload()
     page.click("#tab-dashboard")
@@ -135,6 +176,7 @@ def test_pointing_at_a_chart_tells_the_value_there(open_page):
 
 # ---- state ----
 
+
 def test_a_server_that_ends_is_seen_and_one_that_comes_back_too(open_page, start):
     server = start("--served-model-name", "gone")
     page = open_page("dashboard", at=server)
@@ -151,8 +193,16 @@ def test_a_server_that_ends_is_seen_and_one_that_comes_back_too(open_page, start
 
 def test_the_page_is_there_while_the_model_loads(open_page):
     page = open_page(ready=False)
-    feed = {"uptime_ms": 1, "state": "loading", "version": "1", "requests": [], "model": None, "counters": {}, "gauges": {},
-            "histograms": {"time_to_first_token_seconds": {"count": 0, "sum": 0}}}
+    feed = {
+        "uptime_ms": 1,
+        "state": "loading",
+        "version": "1",
+        "requests": [],
+        "model": None,
+        "counters": {},
+        "gauges": {},
+        "histograms": {"time_to_first_token_seconds": {"count": 0, "sum": 0}},
+    }
     page.add_init_script(OPEN_STREAM % json.dumps(f"event: status\ndata: {json.dumps(feed)}\n\n"))
     page.reload()
     page.wait_for_selector("#state-text:has-text('loading')")
@@ -179,6 +229,7 @@ def test_a_page_too_many_still_chats(open_page, server):
 
 # ---- key ----
 
+
 def test_a_key_is_asked_for_and_kept_in_this_tab_only(open_page, start):
     server = start("--api-key", "right key")
     page = open_page(at=server, ready=False)
@@ -197,8 +248,9 @@ def test_a_key_is_asked_for_and_kept_in_this_tab_only(open_page, start):
     page.fill("#settings-form [name=max_tokens]", "3")
     answer = say(page, "Hi")
     assert answer.locator(".footer").inner_text() != "" and answer.locator(".error:visible").count() == 0
-    assert page.evaluate("[JSON.stringify(sessionStorage).includes('right key'), JSON.stringify(localStorage), document.cookie, location.href.includes('key')]") \
-        == [True, "{}", "", False]
+    assert page.evaluate(
+        "[JSON.stringify(sessionStorage).includes('right key'), JSON.stringify(localStorage), document.cookie, location.href.includes('key')]"
+    ) == [True, "{}", "", False]
     page.click("#tab-api")
     assert "right key" not in page.inner_text("body") and "$OPENAI_API_KEY" in page.inner_text("#snippets")
     page.reload()
@@ -218,13 +270,20 @@ def test_a_question_for_the_key_that_is_waved_away_comes_back_when_it_matters(op
 
 # ---- snippets ----
 
+
 def test_the_snippets_run_as_they_are_copied(open_page, server):
     page = open_page("api")
     page.wait_for_selector("#api-model:text-is('tiny')")
-    blocks = page.locator("#snippets .code-block").evaluate_all("nodes => Object.fromEntries(nodes.map(n => [n.querySelector('h3').textContent, n.querySelector('pre').textContent]))")
+    blocks = page.locator("#snippets .code-block").evaluate_all(
+        "nodes => Object.fromEntries(nodes.map(n => [n.querySelector('h3').textContent, n.querySelector('pre').textContent]))"
+    )
     environment = {**os.environ, "OPENAI_API_KEY": "none"}
     for title in ("curl", "curl, streamed", "Python", "Python, streamed"):
-        command = [sys.executable, "-c", blocks[title]] if title.startswith("Python") else ["bash", "-c", blocks[title].replace("curl ", "curl -sS ", 1)]
+        command = (
+            [sys.executable, "-c", blocks[title]]
+            if title.startswith("Python")
+            else ["bash", "-c", blocks[title].replace("curl ", "curl -sS ", 1)]
+        )
         # A small limit for the answer, so that the test is quick.
         command[-1] = command[-1].replace('"model"', '"max_tokens":5,"model"').replace("model=", "max_tokens=5, model=")
         result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
@@ -236,16 +295,23 @@ def test_the_snippets_run_as_they_are_copied(open_page, server):
 
 def test_odd_names_are_quoted_in_snippets(open_page):
     page = open_page()
-    name = "it's \"x\" $HOME `id` \\"
-    text = page.evaluate("""async name => { const {showSnippets} = await import('/ui/snippets.js'); showSnippets(name);
-      return Object.fromEntries([...document.querySelectorAll('#snippets .code-block')].map(n => [n.querySelector('h3').textContent, n.querySelector('pre').textContent])); }""", name)
+    name = 'it\'s "x" $HOME `id` \\'
+    text = page.evaluate(
+        """async name => { const {showSnippets} = await import('/ui/snippets.js'); showSnippets(name);
+      return Object.fromEntries([...document.querySelectorAll('#snippets .code-block')].map(n => [n.querySelector('h3').textContent, n.querySelector('pre').textContent])); }""",
+        name,
+    )
     shell = text["curl"].split("-d ", 1)[1]
     printed = subprocess.run(["sh", "-c", f"printf %s {shell}"], capture_output=True, text=True, check=True).stdout
     assert json.loads(printed)["model"] == name
-    assert re.search(r"model=(\".*\"),\n", text["Python"]) and eval(re.search(r"model=(\".*\"),\n", text["Python"]).group(1)) == name
+    assert (
+        re.search(r"model=(\".*\"),\n", text["Python"])
+        and eval(re.search(r"model=(\".*\"),\n", text["Python"]).group(1)) == name
+    )
 
 
 # ---- for everybody ----
+
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("screen", [PHONE, DESK], ids=["phone", "desk"])
@@ -253,7 +319,18 @@ def test_odd_names_are_quoted_in_snippets(open_page):
 def test_accessible_and_within_the_screen(open_page, tab, screen, scheme):
     page = open_page(tab, **screen, color_scheme=scheme)
     if tab == "chat":
-        answer_with(page, stream("# Title\n" + "w" * 300 + "\n\n```sh\n" + "x" * 300 + "\n```\n\n| a | b |\n|---|---|\n| " + "c " * 60 + " | d |\n\n- **l**\n\n"))
+        answer_with(
+            page,
+            stream(
+                "# Title\n"
+                + "w" * 300
+                + "\n\n```sh\n"
+                + "x" * 300
+                + "\n```\n\n| a | b |\n|---|---|\n| "
+                + "c " * 60
+                + " | d |\n\n- **l**\n\n"
+            ),
+        )
         say(page, "q" * 200)
     elif tab == "dashboard":
         page.wait_for_selector("#totals dd")
@@ -269,13 +346,19 @@ def test_accessible_and_within_the_screen(open_page, tab, screen, scheme):
 
 
 def check_screen(page, what):
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{what}: nothing sticks out to the side"
+    assert page.evaluate(
+        "document.documentElement.scrollWidth <= innerWidth"
+    ), f"{what}: nothing sticks out to the side"
     found = Axe().run(page)
     assert found.violations_count == 0, what + "\n" + found.generate_report()
-    small = page.evaluate("""() => [...document.querySelectorAll('button, input, select, textarea, summary')].filter(n => n.checkVisibility() && n.type !== 'radio')
-      .map(n => [n.textContent || n.name, n.getBoundingClientRect()]).filter(([, r]) => r.width && (r.height < 36 || r.width < 36)).map(([t, r]) => `${t} ${r.width}x${r.height}`)""")
+    small = page.evaluate(
+        """() => [...document.querySelectorAll('button, input, select, textarea, summary')].filter(n => n.checkVisibility() && n.type !== 'radio')
+      .map(n => [n.textContent || n.name, n.getBoundingClientRect()]).filter(([, r]) => r.width && (r.height < 36 || r.width < 36)).map(([t, r]) => `${t} ${r.width}x${r.height}`)"""
+    )
     assert small == [], f"{what}: fingers need room"
-    cut = page.evaluate("""() => [...document.querySelectorAll('button')].filter(n => n.checkVisibility() && n.scrollWidth > n.clientWidth + 1).map(n => n.textContent)""")
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll('button')].filter(n => n.checkVisibility() && n.scrollWidth > n.clientWidth + 1).map(n => n.textContent)"""
+    )
     assert cut == [], f"{what}: words of buttons are whole"
 
 
@@ -306,8 +389,24 @@ def test_everything_is_reached_by_keys(open_page):
     reached = set()
     for _ in range(60):
         page.keyboard.press("Tab")
-        reached.add(page.evaluate("(document.activeElement.id || document.activeElement.name || document.activeElement.textContent.trim())"))
-    assert {"log", "prompt", "send", "new-chat", "settings-button", "theme-button", "Edit", "Copy", "Regenerate", "temperature", "system"} <= reached
+        reached.add(
+            page.evaluate(
+                "(document.activeElement.id || document.activeElement.name || document.activeElement.textContent.trim())"
+            )
+        )
+    assert {
+        "log",
+        "prompt",
+        "send",
+        "new-chat",
+        "settings-button",
+        "theme-button",
+        "Edit",
+        "Copy",
+        "Regenerate",
+        "temperature",
+        "system",
+    } <= reached
     assert page.evaluate("document.getElementById('tab-api').tabIndex") == -1
 
 
@@ -336,7 +435,14 @@ def test_without_scripts_the_page_says_so(open_page):
 def test_it_loads_quickly_and_little(open_page):
     page = open_page(ready=False)
     sizes = []
-    page.on("response", lambda r: sizes.append(int(r.headers.get("content-length", 0))) if "/ui/" in r.url or r.url.endswith("#chat") else None)
+    page.on(
+        "response",
+        lambda r: (
+            sizes.append(int(r.headers.get("content-length", 0)))
+            if "/ui/" in r.url or r.url.endswith("#chat")
+            else None
+        ),
+    )
     page.reload()
     page.wait_for_selector("#state-dot.ok", state="attached")
     assert len(sizes) >= 9 and sum(sizes) < 64 << 10, "bytes over the network, compressed"
