@@ -12,7 +12,7 @@ prefix ?= /usr/local
 # Read by the recipes from the environment, so that any quotes in them stay text.
 export MODEL PROMPT DESTDIR
 
-.PHONY: all run test check sanitize fuzz bench install clean help
+.PHONY: all run test test-web check sanitize fuzz bench install clean help
 .DEFAULT_GOAL := all
 
 all: ## build the program (build/release/deepseek-edge)
@@ -32,6 +32,11 @@ test: ## build and run every test
 	@tools/install_packages.sh build test
 	@tools/build.sh $(TEST) --buildtype=debugoptimized -Dwerror=true
 	@python3 tools/run_tests.py $(TEST)
+
+test-web: ## only the tests of the web page, in headless Chromium, which it installs; then `make test` runs them too
+	@tools/install_packages.sh build test web
+	@tools/build.sh $(TEST) --buildtype=debugoptimized -Dwerror=true
+	@python3 tools/run_tests.py $(TEST) web
 
 check: ## format, layers, headers compiled alone, banned functions, symbols, clang-tidy
 	@tools/install_packages.sh build test check
@@ -57,4 +62,4 @@ clean: ## remove all builds
 	rm -rf $(BUILD)
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Runs all tests of a build folder: the C tests through Meson, then the Python tests of tests/api in a virtual
-environment of their own. Ends with the line `N passed, N failed`. A skipped test counts as failed: what was not tried is
-not known to work.
+"""Runs all tests of a build folder: the C tests through Meson, then the Python tests of tests/cli, tests/api and
+tests/web in a virtual environment of their own. Ends with the line `N passed, N failed`. A skipped test counts as
+failed: what was not tried is not known to work. Only tests/web, which needs Chromium, is left out as a whole where there
+is none, and that is said.
 
-usage: run_tests.py BUILD_FOLDER
+usage: run_tests.py BUILD_FOLDER [web]     web: only tests/web, which then must be possible
 """
 import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -16,7 +18,6 @@ import venv
 import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-API = ROOT / "tests" / "api"
 FUZZ_REPLAY = "fuzz / replay "
 
 
@@ -50,17 +51,22 @@ def run_c_tests(build):
     return passed, failed
 
 
-def python_environment(build):
-    """Creates build/venv and installs tests/api/requirements.txt once."""
+def chromium():
+    return os.environ.get("DSE_CHROMIUM") or shutil.which("chromium")
+
+
+def python_environment(build, suites):
+    """Creates build/venv and installs what the suites require, again when that has changed."""
     folder = build.parent / "venv"
     python = folder / "bin" / "python"
-    wanted = (API / "requirements.txt").read_text()
+    lists = [path for path in (ROOT / "tests" / suite / "requirements.txt" for suite in suites) if path.is_file()]
+    wanted = "".join(path.read_text() for path in lists)
     stamp = folder / "requirements.txt"
     if not (stamp.is_file() and stamp.read_text() == wanted):
         print(f"installing the packages of the Python tests in {folder} …", flush=True)
         venv.create(folder, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r",
-                        API / "requirements.txt"], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+                        *(word for path in lists for word in ("-r", path))], check=True)
         stamp.write_text(wanted)
     return python
 
@@ -76,10 +82,11 @@ def count_python_cases(report, returncode):
     return max(total - sum(bad), 0), max(sum(bad), 1 if returncode != 0 or total == 0 else 0)
 
 
-def run_python_tests(build):
+def run_python_tests(build, suites):
     started = time.monotonic()
     try:
-        python = python_environment(build)
+        # The web tests start servers as those of the API do, and run the page's snippets with the same client.
+        python = python_environment(build, [*suites, "api"] if suites == ["web"] else suites)
         model = subprocess.run([sys.executable, ROOT / "tools" / "fetch_model.py"], check=True, stdout=subprocess.PIPE,
                                text=True).stdout.strip()
     except subprocess.CalledProcessError as error:
@@ -90,7 +97,7 @@ def run_python_tests(build):
                        DSE_TEST_UNPACKED=str(build / "tests" / "unpacked"), PYTHONDONTWRITEBYTECODE="1",
                        PYTHONUNBUFFERED="1")
     passed = failed = 0
-    for folder in ("cli", "api"):
+    for folder in suites:
         print(f"Python tests in tests/{folder} …", flush=True)
         report = build / f"pytest-{folder}.xml"
         report.unlink(missing_ok=True)
@@ -105,15 +112,25 @@ def run_python_tests(build):
 def main():
     build = pathlib.Path(sys.argv[1]).resolve()
     started = time.monotonic()
+    only_web = sys.argv[2:] == ["web"]
+    suites = ["web"] if only_web else ["cli", "api", "web"]
+    skipped = "" if chromium() else "tests/web SKIPPED: no chromium, the page was not tried (make test-web installs it)"
     results = []
+    if skipped and only_web:
+        sys.exit(skipped)
+    if skipped:
+        suites.remove("web")
     try:
-        for run in (run_c_tests, run_python_tests):
-            results.append(run(build))
+        if not only_web:
+            results.append(run_c_tests(build))
+        results.append(run_python_tests(build, suites))
     except KeyboardInterrupt:
         print("\ninterrupted: what was not run counts as failed")
         results.append((0, 1))
     passed, failed = (sum(column) for column in zip(*results))
-    print(f"all tests in {time.monotonic() - started:.0f} s:\n{passed} passed, {failed} failed", flush=True)
+    if skipped:
+        print(skipped)
+    print(f"{'' if only_web else 'all '}tests in {time.monotonic() - started:.0f} s:\n{passed} passed, {failed} failed", flush=True)
     sys.exit(1 if failed else 0)
 
 

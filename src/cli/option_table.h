@@ -113,6 +113,8 @@
     X(INSECURE, "insecure", "", FLAG, NULL, NULL, 0, 0, NULL, V_SERVE, "listen beyond loopback without a key")         \
     X(CORS, "cors-origins", "", STRING, "LIST|*", NULL, 0, 0, NULL, V_SERVE,                                           \
       "origins that web pages may call from, in place of the default, which is any on this machine; * is all")         \
+    X(UI, "ui", "", CHOICE, "WHEN", "auto", 0, 0, "auto on off", V_SERVE,                                              \
+      "web page with chat and dashboard at /; auto: only when listening on loopback")                                  \
     X(MAX_BODY, "max-body", "", SIZE, "BYTES", "8M", 1024, 1 << 30, NULL, V_SERVE, "largest request body")             \
     X(REASONING_FORMAT, "reasoning-format", "", CHOICE, "HOW", "auto", 0, 0, "auto deepseek none", V_SERVE,            \
       "deepseek splits thinking into reasoning_content, none leaves it in the text")                                   \

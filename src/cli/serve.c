@@ -152,6 +152,10 @@ static enum dse_status server_options(const struct dse_options *options, struct 
     server->debug_steps = dse_opt_flag(options, DSE_OPT_DEBUG_STEPS);
     server->trace_steps = dse_opt_text(options, DSE_OPT_TRACE_STEPS);
     server->node_id = texts->node_id;
+    const char *ui = dse_opt_text(options, DSE_OPT_UI);
+    server->ui = strcmp(ui, "on") == 0    ? DSE_SERVER_UI_ON
+                 : strcmp(ui, "off") == 0 ? DSE_SERVER_UI_OFF
+                                          : DSE_SERVER_UI_LOOPBACK;
     enum dse_status status = dse_node_id(dse_opt_text(options, DSE_OPT_NODE_ID), "", texts->node_id, err);
     dse_log_set_node(texts->node_id);
     if (status == DSE_OK) status = read_keys(options, texts, server, err);
@@ -174,6 +178,7 @@ static void print_hello(const struct dse_server *server, const struct dse_model 
     dse_model_get_info(model, &info);
     dse_talk("ready on %s  (%s)\n", url, has_key ? "clients need a key" : "no key needed");
     if (strncmp(url, "http", 4) != 0 || dse_log_is_json()) return;
+    if (dse_server_shows_ui(server)) dse_talk("  chat and dashboard: %s/\n", url);
     dse_talk("  curl %s/v1/chat/completions -H 'Content-Type: application/json'%s \\\n"
              "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"Say hi\"}]}'\n"
              "  python: openai.OpenAI(base_url=\"%s/v1\", api_key=\"%s\")\n",

@@ -6,10 +6,11 @@
 #include "server/errors.h"
 #include "server/server_internal.h"
 
-const char *dse_server_state(struct dse_server *server)
+const char *dse_server_state(const struct dse_server *server)
 {
-    if (atomic_load(&server->draining)) return "draining";
-    struct dse_served *served = atomic_load(&server->served);
+    struct dse_server *writable = (struct dse_server *)server; /* for the atomics only */
+    if (atomic_load(&writable->draining)) return "draining";
+    struct dse_served *served = atomic_load(&writable->served);
     if (served == NULL) return "loading";
     return dse_engine_usable(served->engine) ? "ok" : "failed";
 }

@@ -48,7 +48,8 @@ enum {
     ROUTE_ENGINE = 4, /* 503 until the model is loaded */
     ROUTE_WORK = 8,   /* 503 while draining */
     ROUTE_PREFIX = 16,
-    ROUTE_DEBUG = 32, /* --no-debug-steps takes it away */
+    ROUTE_DEBUG = 32,  /* --no-debug-steps takes it away */
+    ROUTE_STREAM = 64, /* GET all the same, but on a worker: its client is watched for leaving */
 };
 
 static const struct route {
@@ -77,6 +78,9 @@ static const struct route {
     {"/slots", ROUTE_GET | ROUTE_ENGINE, dse_handle_slots},
     {"/debug/steps", ROUTE_GET | ROUTE_ENGINE | ROUTE_DEBUG, dse_handle_steps},
     {"/api/edge/state", ROUTE_GET, dse_handle_state},
+    {"/api/edge/events", ROUTE_GET | ROUTE_STREAM, dse_handle_events},
+    {"/", ROUTE_GET | ROUTE_PUBLIC, dse_handle_ui},
+    {"/ui/", ROUTE_GET | ROUTE_PUBLIC | ROUTE_PREFIX, dse_handle_ui},
 };
 
 /* Every path also under /v1, /beta and /anthropic: base URLs of clients end in one of them. */
@@ -187,7 +191,7 @@ static void on_headers(void *user, struct dse_http_exchange *x)
     struct dse_server *server = user;
     const struct route *route = admit(server, x);
     dse_log(DSE_LOG_DEBUG, "http", "%.16s %.200s", dse_http_method(x), route ? route->path : "(refused)");
-    if (route && route->flags & ROUTE_GET) route->handler(server, x);
+    if (route && (route->flags & (ROUTE_GET | ROUTE_STREAM)) == ROUTE_GET) route->handler(server, x);
 }
 
 static void on_request(void *user, struct dse_http_exchange *x)
@@ -359,6 +363,7 @@ static enum dse_status copy_options(struct dse_server *server, const struct dse_
 
 static void server_free(struct dse_server *server)
 {
+    dse_events_free(server->events);
     dse_workers_free(server->workers);
     dse_machine_watch_stop(server->machine);
     dse_step_trace_close(server->trace);
@@ -393,7 +398,10 @@ enum dse_status dse_server_start(const struct dse_server_options *options, struc
     if (status == DSE_OK) status = dse_machine_watch_start(&server->machine, err);
     if (status == DSE_OK) status = dse_workers_create(1, &server->workers, err);
     if (status == DSE_OK) status = dse_listen(options, &server->listener, err);
+    if (status == DSE_OK) status = dse_events_start(server, &server->events, err);
     if (status == DSE_OK) {
+        server->ui = options->ui == DSE_SERVER_UI_ON ||
+                     (options->ui == DSE_SERVER_UI_LOOPBACK && server->listener.loopback);
         server->auth.guard_host = server->listener.loopback && options->n_api_keys == 0;
         struct dse_http_options http = {
             .max_body_bytes = options->max_body_bytes,
@@ -430,6 +438,11 @@ int dse_server_port(const struct dse_server *server)
 const char *dse_server_url(const struct dse_server *server)
 {
     return server->listener.url;
+}
+
+bool dse_server_shows_ui(const struct dse_server *server)
+{
+    return server->ui;
 }
 
 int dse_server_in_flight(const struct dse_server *server)
@@ -470,6 +483,7 @@ void dse_server_stop(struct dse_server *server)
     while (server->in_flight > 0)
         pthread_cond_wait(&server->idle, &server->lock);
     pthread_mutex_unlock(&server->lock);
+    dse_events_end(server->events);
     dse_http_flush(server->http, FLUSH_MS); /* to those who read what they have been answered */
     dse_http_abandon_all(server->http);
     dse_http_stop(server->http);

@@ -13,6 +13,9 @@
 
 struct dse_server;
 
+/* The web page at `/`: only where this machine alone reaches it, or always, or never. */
+enum dse_server_ui { DSE_SERVER_UI_LOOPBACK, DSE_SERVER_UI_ON, DSE_SERVER_UI_OFF };
+
 struct dse_server_options {
     const char *host;                   /* name or address; NULL: 127.0.0.1 */
     int port;                           /* 0: any free one, see dse_server_port */
@@ -40,6 +43,7 @@ struct dse_server_options {
     bool metrics_vllm;       /* /metrics has vLLM's names too */
     bool debug_steps;        /* GET /debug/steps is there */
     const char *trace_steps; /* file for a trace of the engine's steps; NULL: none */
+    enum dse_server_ui ui;
 };
 extern const struct dse_server_options dse_server_options_default;
 
@@ -50,6 +54,7 @@ DSE_MUST_CHECK enum dse_status dse_server_start(const struct dse_server_options 
 int dse_server_port(const struct dse_server *server); /* 0 for a Unix socket */
 /* "http://127.0.0.1:8080" or "unix:/run/x.sock" */
 const char *dse_server_url(const struct dse_server *server);
+bool dse_server_shows_ui(const struct dse_server *server);
 
 /* Once. */
 DSE_MUST_CHECK enum dse_status dse_server_set_engine(struct dse_server *server, struct dse_engine *engine,

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "server/auth.h"
+#include "server/events.h"
 #include "server/http.h"
 #include "server/listen.h"
 #include "server/server.h"
@@ -59,6 +60,8 @@ struct dse_server {
 
     _Atomic(struct dse_served *) served; /* NULL while loading */
     atomic_bool draining;
+    bool ui; /* the page is shown */
+    struct dse_events *events;
 
     pthread_mutex_t lock;
     pthread_cond_t idle;
@@ -71,6 +74,8 @@ struct dse_server {
  * the time for one request is bounded, and with it the time to stop. */
 #define DSE_SERVER_MAX_TEXT_BYTES (2u << 20)
 
+/* "ok", "loading", "draining", or "failed" once a file of the model was cut short. */
+const char *dse_server_state(const struct dse_server *server);
 /* All slots of the engine: an owned array (dse_free) of *n, NULL without memory or model. */
 struct dse_slot *dse_server_slots(const struct dse_server *server, int *n);
 
@@ -79,8 +84,6 @@ size_t dse_served_max_prompt(const struct dse_served *served);
 /* Refuses a prompt that cannot fit, by its bytes alone: tokenizing it would take long and change nothing. */
 DSE_MUST_CHECK enum dse_status dse_served_check_prompt(const struct dse_served *served, size_t bytes, const char *param,
                                                        struct dse_error *err);
-/* "ok", "loading", "draining", or "failed" once a file of the model was cut short. */
-const char *dse_server_state(struct dse_server *server);
 /* The name clients see first; never NULL. */
 const char *dse_server_model_name(const struct dse_server *server);
 /* The name to echo for a requested one (NULL: none given), or NULL when there is no such model here. */
@@ -92,6 +95,6 @@ dse_route_fn dse_handle_chat, dse_handle_completions, dse_handle_models, dse_han
     dse_handle_detokenize, dse_handle_apply_template, dse_handle_health, dse_handle_ready, dse_handle_version,
     dse_handle_metrics, dse_handle_slots, dse_handle_messages, dse_handle_messages_count, dse_handle_responses,
     dse_handle_responses_count, dse_handle_embeddings, dse_handle_infill, dse_handle_openapi, dse_handle_steps,
-    dse_handle_state;
+    dse_handle_state, dse_handle_events, dse_handle_ui;
 
 #endif

@@ -80,7 +80,9 @@ def test_absolute_form(server):
     assert ask(b"HTTP://127.0.0.1:8080/v1/models?x=1", b"127.0.0.1") == [200]
     assert ask(b"https://localhost/health", b"evil.com") == [200]
     assert ask(b"http://evil.com/v1/models", b"localhost") == [403]
-    assert ask(b"http://localhost", b"localhost") == [404]
+    assert ask(b"http://localhost", b"localhost") == [200]  # the page
+    assert ask(b"http://localhost?x=/health", b"localhost") == [200]
+    assert ask(b"http://localhost/nothing", b"localhost") == [404]
     assert answers(read_all(server.raw(b"GET http://evil.com/v1/models HTTP/1.0\r\n\r\n"))) == [403]
 
 
