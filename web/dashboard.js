@@ -32,7 +32,8 @@ function duration(s) {
 const CHARTS = [
   {id: "speed", title: "Tokens a second", format: number, axis: short,
     series: [["generated", "--a", "written"], ["prompt", "--b", "prompt"]]},
-  {id: "ttft", title: "Time to first token", format: seconds, axis: x => `${short(x)} s`, series: [["ttft", "--a", "mean"]]},
+  {id: "ttft", title: "Time to first token", format: seconds, axis: x => `${short(x)} s`,
+    series: [["ttft", "--a", "mean"]]},
   {id: "requests", title: "Requests", format: number, axis: short, least: 2,
     series: [["running", "--a", "running"], ["waiting", "--c", "waiting"]]},
   {id: "kv", title: "KV cache in use", series: [["kv", "--a", "used"]], format: percent, axis: percent, top: 1},
@@ -55,11 +56,18 @@ function points(step, count) {
       waiting = Math.max(waiting, samples[k].waiting);
       kv = Math.max(kv, samples[k].kv);
     }
-    if (i < 0 || k === i || samples[i].t <= samples[k].t) {
+    let a = samples[k], b = samples[i];
+    // None in this second because the next one came late: it tells about this second too.
+    const late = samples[i + 1];
+    if (a && a === b && a.t <= from + 0.5 && late && late.t - a.t < step + 2) {
+      b = late;
+      ({running, waiting, kv} = late);
+    }
+    if (!a || a === b) {
       out.push({from, generated: null, prompt: null, ttft: null, running: null, waiting: null, kv: null});
       continue;
     }
-    const a = samples[k], b = samples[i], time = b.t - a.t, firsts = b.ttftCount - a.ttftCount;
+    const time = b.t - a.t, firsts = b.ttftCount - a.ttftCount;
     out.push({
       from, running, waiting,
       generated: (b.generated - a.generated) / time,
@@ -114,15 +122,17 @@ function drawCharts() {
   return true;
 }
 
-const headRow = texts => element("thead", {}, element("tr", {}, ...texts.map(text => element("th", {scope: "col"}, text))));
+function headRow(texts) {
+  return element("thead", {}, element("tr", {}, ...texts.map(text => element("th", {scope: "col"}, text))));
+}
 
 function drawTable() {
   const step = STEPS[span()].table, rows = points(step, span() / step).reverse();
   const end = samples.length ? samples.at(-1).t : 0;
   const line = row => {
     const ago = Math.round(end - row.from);
-    const texts = [`${ago - step}–${ago} s`, number(row.generated), number(row.prompt), seconds(row.ttft), number(row.running),
-      number(row.waiting), row.kv === null ? NONE : percent(row.kv)];
+    const texts = [`${ago - step}–${ago} s`, number(row.generated), number(row.prompt), seconds(row.ttft),
+      number(row.running), number(row.waiting), row.kv === null ? NONE : percent(row.kv)];
     const cell = (text, i) => i === 0 ? element("th", {scope: "row"}, text) : element("td", {}, text);
     return element("tr", {}, ...texts.map(cell));
   };
@@ -149,12 +159,13 @@ function tile([name, value, unit]) {
 
 function showTiles() {
   const [now] = points(3, 1), [minute] = points(60, 1), g = latest.gauges; // three seconds: one jumps
+  const kv = blocksTotal() ? percent(g.kv_blocks_used / blocksTotal()) : NONE;
   $("tiles").replaceChildren(...[
     ["Writing", number(now.generated), "tok/s"],
     ["Reading prompts", number(now.prompt), "tok/s"],
     ["First token, 60 s", seconds(minute.ttft), "mean"],
     ["Running", String(g.requests_running), `${g.requests_waiting} waiting`],
-    ["KV cache", blocksTotal() ? percent(g.kv_blocks_used / blocksTotal()) : NONE, g.kv_bytes ? `of ${bytes(g.kv_bytes)}` : ""],
+    ["KV cache", kv, g.kv_bytes ? `of ${bytes(g.kv_bytes)}` : ""],
     ["Up", duration(latest.uptime_ms / 1000), latest.state],
   ].map(tile));
 }

@@ -30,8 +30,7 @@ def test_the_dashboard_tells_what_the_server_counts(open_page, server):
     page.wait_for_selector("#totals dd")
     answer = server.chat(max_tokens=6)
     generated = int(server.metric("generated_tokens_total"))
-    until(page, f"document.getElementById('totals').textContent.includes('{generated:,}')")
-    assert row(page, "Tokens written") == f"{generated:,}"
+    page.wait_for_selector(f"#totals dt:text-is('Tokens written') + dd:text-is('{generated:,}')")
     assert row(page, "Requests") == f"{int(server.metric('requests_total')):,}"
     assert answer["usage"]["completion_tokens"] > 0
     assert "1,024 tokens" in row(page, "Context") and row(page, "Name") == "tiny"
@@ -152,6 +151,23 @@ def test_the_table_has_the_rates_that_the_totals_mean(open_page):
     assert rows[0] == ["0–5 s", "10", "20", "500 ms", "1", "0", "25 %"]
     assert rows[1] == ["5–10 s", "4", "20", "1.00 s", "0", "3", "25 %"]
     assert rows[11] == ["55–60 s", "4", "20", "–", "0", "0", "25 %"]
+
+
+def test_a_sample_that_comes_late_leaves_no_hole(open_page):
+    page = open_page(ready=False)
+    # Four tokens a second all the time; the sample of second 65 comes 1.4 s late and the one of 66 with it.
+    times = [s if s != 65 else 66.4 for s in range(0, 71) if s != 66]
+    samples = [[int(t * 1000), 0, int(t * 4), 0, 0, 1, 0, 0] for t in times]
+    feed_dashboard(page, samples[:-1], samples[-1])
+    page.reload()
+    page.click("#tab-dashboard")
+    until(page, "document.querySelector('#charts .legend b').textContent !== ''")
+    box = page.locator("#chart-requests").bounding_box()
+    told = set()
+    for x in range(42, int(box["width"]) - 6, 3):
+        page.mouse.move(box["x"] + x, box["y"] + 40)
+        told.add(page.locator("#charts figure").nth(2).locator(".legend b").first.inner_text())
+    assert told == {"1"}
 
 
 def test_without_canvas_there_are_tables(open_page):
