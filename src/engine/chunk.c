@@ -51,7 +51,7 @@ void dse_chunk_note(struct dse_chunk *chunk, int n_prefill_rows, int n_decode_ro
         chunk->decode_ns = smoothed(chunk->decode_ns, elapsed);
     } else if (n_decode_rows == 0) {
         if (elapsed > SLOW_STEP_NS)
-            chunk->alone = within(chunk, chunk->alone / 2, MIN_ALONE);
+            chunk->alone = within(chunk, chunk->alone / 2.0, MIN_ALONE);
         else if (elapsed < FAST_STEP_NS && n_prefill_rows == chunk->alone)
             chunk->alone = within(chunk, 2.0 * chunk->alone, MIN_ALONE);
         return;
