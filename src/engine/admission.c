@@ -77,7 +77,8 @@ static int blocks_to_promise(const struct dse_sequence *sequence)
 }
 
 /* Tokens of the lead that need not be computed if they are in the cache: not the last, whose logits are wanted, and not
- * those whose logits or hidden states are promised to the client. Choices that have parted begin with what they have in common. */
+ * those whose logits or hidden states are promised to the client. Choices that have parted begin with what they have in
+ * common. */
 static int reusable_tokens(const struct dse_sequence *lead)
 {
     const struct dse_task *task = lead->task;

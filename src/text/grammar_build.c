@@ -94,18 +94,18 @@ struct grammar_tree *dse_grammar_choice(struct grammar_builder *b)
 struct grammar_tree *dse_grammar_add(struct grammar_builder *b, struct grammar_tree *parent, struct grammar_tree *child)
 {
     if (!parent || !child) return parent;
-    child->previous = parent->last;
-    child->next = NULL;
-    if (parent->last)
-        parent->last->next = child;
-    else
-        parent->first = child;
-    parent->last = child;
-    if (parent->depth <= child->depth) parent->depth = child->depth + 1;
-    if (parent->depth > DSE_GRAMMAR_MAX_TREE_DEPTH)
+    if (!grammar_tree_append(parent, child))
         dse_grammar_build_limit(
             b, "it nests deeper than " TEXT_OF(DSE_GRAMMAR_MAX_TREE_DEPTH) " (DSE_GRAMMAR_MAX_TREE_DEPTH)");
     return parent;
+}
+
+struct grammar_tree *dse_grammar_sequence_of(struct grammar_builder *b, struct grammar_tree **parts)
+{
+    struct grammar_tree *tree = dse_grammar_sequence(b);
+    for (; *parts; parts++)
+        dse_grammar_add(b, tree, *parts);
+    return tree;
 }
 
 struct grammar_tree *dse_grammar_repeat(struct grammar_builder *b, struct grammar_tree *child, int min, int max)

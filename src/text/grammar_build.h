@@ -39,6 +39,9 @@ struct grammar_tree *dse_grammar_choice(struct grammar_builder *b);
 /* child has no parent yet and is complete. Returns parent. */
 struct grammar_tree *dse_grammar_add(struct grammar_builder *b, struct grammar_tree *parent,
                                      struct grammar_tree *child);
+/* A sequence of parts, the list ends with NULL: a part that could not be made ends it too, after its failure was noted. */
+struct grammar_tree *dse_grammar_sequence_of(struct grammar_builder *b, struct grammar_tree **parts);
+#define GRAMMAR_SEQ(b, ...) dse_grammar_sequence_of(b, (struct grammar_tree *[]){__VA_ARGS__, NULL})
 /* max -1: unbounded. Both may be at most DSE_GRAMMAR_MAX_BUILD_REPEAT. */
 struct grammar_tree *dse_grammar_repeat(struct grammar_builder *b, struct grammar_tree *child, int min, int max);
 struct grammar_tree *dse_grammar_optional(struct grammar_builder *b, struct grammar_tree *child);

@@ -63,6 +63,21 @@ struct grammar_tree {
     };
 };
 
+/* The child, complete and without a parent, becomes the last one. false: the tree is deeper than
+ * DSE_GRAMMAR_MAX_TREE_DEPTH now. */
+static inline bool grammar_tree_append(struct grammar_tree *parent, struct grammar_tree *child)
+{
+    child->previous = parent->last;
+    child->next = NULL;
+    if (parent->last)
+        parent->last->next = child;
+    else
+        parent->first = child;
+    parent->last = child;
+    if (parent->depth <= child->depth) parent->depth = child->depth + 1;
+    return parent->depth <= DSE_GRAMMAR_MAX_TREE_DEPTH;
+}
+
 struct grammar_rule {
     const char *name;          /* NUL-terminated, in the arena */
     int line;                  /* where it is defined, or first used while it is not */

@@ -124,16 +124,7 @@ static struct grammar_tree *new_tree(struct parser *p, enum grammar_tree_kind ki
 
 static enum dse_status append_child(struct parser *p, struct grammar_tree *parent, struct grammar_tree *child)
 {
-    child->previous = parent->last;
-    child->next = NULL;
-    if (parent->last)
-        parent->last->next = child;
-    else
-        parent->first = child;
-    parent->last = child;
-    if (parent->depth <= child->depth) parent->depth = child->depth + 1;
-    if (parent->depth > DSE_GRAMMAR_MAX_TREE_DEPTH)
-        return FAIL_LIMIT(p, "nested deeper than %d", DSE_GRAMMAR_MAX_TREE_DEPTH);
+    if (!grammar_tree_append(parent, child)) return FAIL_LIMIT(p, "nested deeper than %d", DSE_GRAMMAR_MAX_TREE_DEPTH);
     return DSE_OK;
 }
 

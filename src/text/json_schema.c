@@ -213,16 +213,6 @@ enum dse_status dse_schema_work_off(struct schema_compiler *s)
 
 /* ---- what is the same everywhere ------------------------------------------------------------------------------ */
 
-#define SEQ(b, ...) sequence_of(b, (struct grammar_tree *[]){__VA_ARGS__, NULL})
-
-static struct grammar_tree *sequence_of(struct grammar_builder *b, struct grammar_tree **parts)
-{
-    struct grammar_tree *tree = dse_grammar_sequence(b);
-    for (; *parts; parts++)
-        dse_grammar_add(b, tree, *parts);
-    return tree;
-}
-
 /* Calls the rule, after it was made on the first use. */
 static bool is_new(struct schema_compiler *s, uint32_t *rule, const char *name)
 {
@@ -240,8 +230,9 @@ struct grammar_tree *dse_schema_space(struct schema_compiler *s)
         struct grammar_tree *choice = dse_grammar_choice(b), *blanks = dse_grammar_class(b, blank, 1);
         dse_grammar_add(b, choice, dse_grammar_text(b, ""));
         dse_grammar_add(b, choice, dse_grammar_text(b, " "));
-        dse_grammar_add(b, choice,
-                        SEQ(b, dse_grammar_text(b, "\n"), dse_grammar_repeat(b, blanks, 0, DSE_SCHEMA_MAX_INDENT)));
+        dse_grammar_add(
+            b, choice,
+            GRAMMAR_SEQ(b, dse_grammar_text(b, "\n"), dse_grammar_repeat(b, blanks, 0, DSE_SCHEMA_MAX_INDENT)));
         dse_grammar_define(b, s->space - 1, choice);
     }
     return dse_grammar_call(b, s->space - 1);
@@ -251,7 +242,7 @@ struct grammar_tree *dse_schema_comma(struct schema_compiler *s)
 {
     if (is_new(s, &s->comma, "comma"))
         dse_grammar_define(s->b, s->comma - 1,
-                           SEQ(s->b, dse_schema_space(s), dse_grammar_text(s->b, ","), dse_schema_space(s)));
+                           GRAMMAR_SEQ(s->b, dse_schema_space(s), dse_grammar_text(s->b, ","), dse_schema_space(s)));
     return dse_grammar_call(s->b, s->comma - 1);
 }
 
@@ -261,7 +252,7 @@ struct grammar_tree *dse_schema_colon(struct schema_compiler *s)
     if (is_new(s, &s->colon, "colon"))
         dse_grammar_define(s->b, s->colon - 1,
                            s->flags & DSE_SCHEMA_COMPACT ? dse_grammar_text(s->b, ":")
-                                                         : SEQ(s->b, dse_grammar_text(s->b, ":"), blank));
+                                                         : GRAMMAR_SEQ(s->b, dse_grammar_text(s->b, ":"), blank));
     return dse_grammar_call(s->b, s->colon - 1);
 }
 
@@ -269,8 +260,8 @@ struct grammar_tree *dse_schema_colon(struct schema_compiler *s)
 static struct grammar_tree *comma_list(struct schema_compiler *s, struct grammar_tree *first, struct grammar_tree *more)
 {
     struct grammar_builder *b = s->b;
-    struct grammar_tree *rest = dse_grammar_repeat(b, SEQ(b, dse_schema_comma(s), more), 0, -1);
-    return dse_grammar_optional(b, SEQ(b, first, rest, dse_schema_space(s)));
+    struct grammar_tree *rest = dse_grammar_repeat(b, GRAMMAR_SEQ(b, dse_schema_comma(s), more), 0, -1);
+    return dse_grammar_optional(b, GRAMMAR_SEQ(b, first, rest, dse_schema_space(s)));
 }
 
 struct grammar_tree *dse_schema_any_object(struct schema_compiler *s)
@@ -278,10 +269,12 @@ struct grammar_tree *dse_schema_any_object(struct schema_compiler *s)
     struct grammar_builder *b = s->b;
     if (is_new(s, &s->object, "object")) {
         uint32_t member = dse_grammar_rule(b, "member");
-        dse_grammar_define(b, member, SEQ(b, dse_json_string(&s->text), dse_schema_colon(s), dse_schema_any(s)));
+        dse_grammar_define(b, member,
+                           GRAMMAR_SEQ(b, dse_json_string(&s->text), dse_schema_colon(s), dse_schema_any(s)));
         struct grammar_tree *list = comma_list(s, dse_grammar_call(b, member), dse_grammar_call(b, member));
-        dse_grammar_define(b, s->object - 1,
-                           SEQ(b, dse_grammar_text(b, "{"), dse_schema_space(s), list, dse_grammar_text(b, "}")));
+        dse_grammar_define(
+            b, s->object - 1,
+            GRAMMAR_SEQ(b, dse_grammar_text(b, "{"), dse_schema_space(s), list, dse_grammar_text(b, "}")));
     }
     return dse_grammar_call(b, s->object - 1);
 }
@@ -295,7 +288,7 @@ struct grammar_tree *dse_schema_any(struct schema_compiler *s)
         struct grammar_tree *list = comma_list(s, dse_grammar_call(b, s->any - 1), dse_grammar_call(b, s->any - 1));
         dse_grammar_add(b, choice, dse_schema_any_object(s));
         dse_grammar_add(b, choice,
-                        SEQ(b, dse_grammar_text(b, "["), dse_schema_space(s), list, dse_grammar_text(b, "]")));
+                        GRAMMAR_SEQ(b, dse_grammar_text(b, "["), dse_schema_space(s), list, dse_grammar_text(b, "]")));
         dse_grammar_add(b, choice, dse_json_string(&s->text));
         dse_grammar_add(b, choice, dse_json_number(b, &none, &none, -1));
         dse_grammar_add(b, choice, dse_grammar_text(b, "true"));

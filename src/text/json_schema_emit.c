@@ -8,16 +8,6 @@
 
 #include "base/utf8.h"
 
-#define SEQ(b, ...) sequence_of(b, (struct grammar_tree *[]){__VA_ARGS__, NULL})
-
-static struct grammar_tree *sequence_of(struct grammar_builder *b, struct grammar_tree **parts)
-{
-    struct grammar_tree *tree = dse_grammar_sequence(b);
-    for (; *parts; parts++)
-        dse_grammar_add(b, tree, *parts);
-    return tree;
-}
-
 /* ---- values of enum and const --------------------------------------------------------------------------------- */
 
 static bool equal_values(const json_t *a, const json_t *b)
@@ -167,7 +157,7 @@ static struct grammar_tree *value_tree(struct schema_compiler *s, const json_t *
         return text ? dse_grammar_literal(b, text, bytes) : NULL;
     }
     bool is_array = json_is_array(value), any = false;
-    struct grammar_tree *tree = SEQ(b, dse_grammar_text(b, is_array ? "[" : "{"), dse_schema_space(s));
+    struct grammar_tree *tree = GRAMMAR_SEQ(b, dse_grammar_text(b, is_array ? "[" : "{"), dse_schema_space(s));
     for (size_t i = 0; is_array && i < json_array_size(value); i++, any = true) {
         if (any) dse_grammar_add(b, tree, dse_schema_comma(s));
         dse_grammar_add(b, tree, value_tree(s, json_array_get(value, i)));
@@ -268,7 +258,7 @@ static enum dse_status emit_string(struct schema_compiler *s, const struct schem
         *out = dse_json_string(&s->text);
         return DSE_OK;
     }
-    *out = SEQ(b, dse_grammar_text(b, "\""), content, dse_grammar_text(b, "\""));
+    *out = GRAMMAR_SEQ(b, dse_grammar_text(b, "\""), content, dse_grammar_text(b, "\""));
     return DSE_OK;
 }
 
@@ -298,13 +288,14 @@ static enum dse_status array_tail(struct schema_compiler *s, const struct schema
     if (max > first) {
         TRY(element(s, f, first, false, &value));
         int low = min > first ? (int)(min - first) : 0, high = max == UINT64_MAX ? -1 : (int)(max - first);
-        if (high < 0 || low <= high) tail = dse_grammar_repeat(b, SEQ(b, dse_schema_comma(s), value), low, high);
+        if (high < 0 || low <= high)
+            tail = dse_grammar_repeat(b, GRAMMAR_SEQ(b, dse_schema_comma(s), value), low, high);
     }
     for (size_t i = n_prefix > 1 ? n_prefix - 1 : 0; i > 0; i--) {
         if (i >= max) continue;
         uint32_t rule = dse_grammar_rule(b, "elements");
         TRY(element(s, f, i, true, &value));
-        struct grammar_tree *more = SEQ(b, dse_schema_comma(s), value, tail);
+        struct grammar_tree *more = GRAMMAR_SEQ(b, dse_schema_comma(s), value, tail);
         dse_grammar_define(b, rule, i < min ? more : dse_grammar_optional(b, more));
         tail = dse_grammar_call(b, rule);
     }
@@ -326,10 +317,10 @@ static enum dse_status emit_array(struct schema_compiler *s, const struct schema
     if (f->max_items > 0) {
         TRY(element(s, f, 0, n_prefix > 0, &first));
         TRY(array_tail(s, f, n_prefix, &tail));
-        content = SEQ(b, first, tail, dse_schema_space(s));
+        content = GRAMMAR_SEQ(b, first, tail, dse_schema_space(s));
         if (f->min_items == 0) content = dse_grammar_optional(b, content);
     }
-    *out = SEQ(b, dse_grammar_text(b, "["), dse_schema_space(s), content, dse_grammar_text(b, "]"));
+    *out = GRAMMAR_SEQ(b, dse_grammar_text(b, "["), dse_schema_space(s), content, dse_grammar_text(b, "]"));
     return DSE_OK;
 }
 
@@ -457,7 +448,7 @@ static enum dse_status member_tree(struct object *o, const char *name, struct gr
             names[i] = (struct dse_slice){o->members[i].name, strlen(o->members[i].name)};
         key = dse_json_string_except(&s->text, names, o->n);
     }
-    *out = SEQ(s->b, key, dse_schema_colon(s), value);
+    *out = GRAMMAR_SEQ(s->b, key, dse_schema_colon(s), value);
     return DSE_OK;
 }
 
@@ -478,13 +469,13 @@ static enum dse_status object_tail(struct object *o, uint32_t others, struct gra
     for (size_t i = o->first_required + 1; i < o->n; i++) {
         struct grammar_tree *member = NULL;
         TRY(member_tree(o, o->members[i].name, &member));
-        member = SEQ(b, dse_schema_comma(o->s), member);
+        member = GRAMMAR_SEQ(b, dse_schema_comma(o->s), member);
         dse_grammar_add(b, tail, o->members[i].required ? member : dse_grammar_optional(b, member));
     }
     if (o->open) {
         uint64_t max = o->f->max_properties;
         int limit = max == UINT64_MAX ? -1 : (int)(max > o->n + 1 ? max - o->n - 1 : 0);
-        struct grammar_tree *more = SEQ(b, dse_schema_comma(o->s), dse_grammar_call(b, others));
+        struct grammar_tree *more = GRAMMAR_SEQ(b, dse_schema_comma(o->s), dse_grammar_call(b, others));
         dse_grammar_add(b, tail, dse_grammar_repeat(b, more, 0, limit));
     }
     *out = dse_grammar_add(b, tail, dse_schema_space(o->s));
@@ -502,23 +493,23 @@ static enum dse_status object_content(struct object *o, struct grammar_tree **ou
     TRY(object_tail(o, others, &tail));
     if (o->first_required == 0 && o->n > 0) {
         TRY(member_tree(o, o->members[0].name, &tree));
-        *out = SEQ(b, tree, tail);
+        *out = GRAMMAR_SEQ(b, tree, tail);
         return DSE_OK;
     }
     rest = dse_grammar_rule(b, "rest");
     dse_grammar_define(b, rest, tail);
     bool may_be_empty = o->first_required == o->n;
     if (may_be_empty && o->open)
-        dse_grammar_add(b, choice, SEQ(b, dse_grammar_call(b, others), dse_grammar_call(b, rest)));
+        dse_grammar_add(b, choice, GRAMMAR_SEQ(b, dse_grammar_call(b, others), dse_grammar_call(b, rest)));
     for (size_t i = may_be_empty ? o->n : o->first_required + 1; i-- > 0;) {
         uint32_t member;
         TRY(member_rule(o, o->members[i].name, &member));
-        dse_grammar_add(b, choice, SEQ(b, dse_grammar_call(b, member), dse_grammar_call(b, rest)));
+        dse_grammar_add(b, choice, GRAMMAR_SEQ(b, dse_grammar_call(b, member), dse_grammar_call(b, rest)));
         if (i == 0) break;
         uint32_t before = dse_grammar_rule(b, "rest");
-        struct grammar_tree *next = SEQ(b, dse_schema_comma(o->s), dse_grammar_call(b, member));
+        struct grammar_tree *next = GRAMMAR_SEQ(b, dse_schema_comma(o->s), dse_grammar_call(b, member));
         if (!o->members[i].required) next = dse_grammar_optional(b, next);
-        dse_grammar_define(b, before, SEQ(b, next, dse_grammar_call(b, rest)));
+        dse_grammar_define(b, before, GRAMMAR_SEQ(b, next, dse_grammar_call(b, rest)));
         rest = before;
     }
     *out = may_be_empty && o->f->min_properties == 0 ? dse_grammar_optional(b, choice) : choice;
@@ -544,7 +535,7 @@ static enum dse_status emit_object(struct schema_compiler *s, const struct schem
                                "is supported where it limits nothing, or where there are no properties with names");
     if (o.open && f->max_properties == 0) o.open = false;
     TRY(object_content(&o, &content));
-    *out = SEQ(b, dse_grammar_text(b, "{"), dse_schema_space(s), content, dse_grammar_text(b, "}"));
+    *out = GRAMMAR_SEQ(b, dse_grammar_text(b, "{"), dse_schema_space(s), content, dse_grammar_text(b, "}"));
     return DSE_OK;
 }
 

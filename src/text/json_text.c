@@ -6,16 +6,6 @@
 
 #include "base/utf8.h"
 
-#define SEQ(b, ...) sequence_of(b, (struct grammar_tree *[]){__VA_ARGS__, NULL})
-
-static struct grammar_tree *sequence_of(struct grammar_builder *b, struct grammar_tree **parts)
-{
-    struct grammar_tree *tree = dse_grammar_sequence(b);
-    for (; *parts; parts++)
-        dse_grammar_add(b, tree, *parts);
-    return tree;
-}
-
 static struct grammar_tree *one_char(struct grammar_builder *b, const char *characters)
 {
     struct grammar_range ranges[24];
@@ -39,12 +29,13 @@ static struct grammar_tree *hex_digits(struct grammar_builder *b, int count)
 static struct grammar_tree *unicode_escape(struct grammar_builder *b)
 {
     struct grammar_tree *choice = dse_grammar_choice(b);
-    dse_grammar_add(b, choice, SEQ(b, one_char(b, "0-9A-CE-Fa-ce-f"), hex_digits(b, 3)));
-    dse_grammar_add(b, choice, SEQ(b, one_char(b, "Dd"), one_char(b, "0-7"), hex_digits(b, 2)));
+    dse_grammar_add(b, choice, GRAMMAR_SEQ(b, one_char(b, "0-9A-CE-Fa-ce-f"), hex_digits(b, 3)));
+    dse_grammar_add(b, choice, GRAMMAR_SEQ(b, one_char(b, "Dd"), one_char(b, "0-7"), hex_digits(b, 2)));
     dse_grammar_add(b, choice,
-                    SEQ(b, one_char(b, "Dd"), one_char(b, "89ABab"), hex_digits(b, 2), dse_grammar_text(b, "\\u"),
-                        one_char(b, "Dd"), one_char(b, "C-Fc-f"), hex_digits(b, 2)));
-    return SEQ(b, dse_grammar_text(b, "u"), choice);
+                    GRAMMAR_SEQ(b, one_char(b, "Dd"), one_char(b, "89ABab"), hex_digits(b, 2),
+                                dse_grammar_text(b, "\\u"), one_char(b, "Dd"), one_char(b, "C-Fc-f"),
+                                hex_digits(b, 2)));
+    return GRAMMAR_SEQ(b, dse_grammar_text(b, "u"), choice);
 }
 
 struct grammar_tree *dse_json_character(struct json_text *t)
@@ -57,7 +48,7 @@ struct grammar_tree *dse_json_character(struct json_text *t)
         dse_grammar_add(b, escape, one_char(b, "\"\\/bfnrt"));
         dse_grammar_add(b, escape, unicode_escape(b));
         dse_grammar_add(b, choice, dse_grammar_class(b, plain, 3));
-        dse_grammar_add(b, choice, SEQ(b, dse_grammar_text(b, "\\"), escape));
+        dse_grammar_add(b, choice, GRAMMAR_SEQ(b, dse_grammar_text(b, "\\"), escape));
         dse_grammar_define(b, rule, choice);
         t->character = rule + 1;
     }
@@ -70,7 +61,7 @@ struct grammar_tree *dse_json_string(struct json_text *t)
     if (!t->string) {
         struct grammar_tree *content = dse_grammar_repeat(b, dse_json_character(t), 0, -1);
         uint32_t rule = dse_grammar_rule(b, "string");
-        dse_grammar_define(b, rule, SEQ(b, dse_grammar_text(b, "\""), content, dse_grammar_text(b, "\"")));
+        dse_grammar_define(b, rule, GRAMMAR_SEQ(b, dse_grammar_text(b, "\""), content, dse_grammar_text(b, "\"")));
         t->string = rule + 1;
     }
     return dse_grammar_call(b, t->string - 1);
@@ -207,7 +198,7 @@ static struct grammar_tree *build_one_of(struct grammar_builder *b, const struct
             shared++;
         struct grammar_tree *branch = dse_grammar_literal(b, first->data + at, shared - at);
         if (end - i > 1 && (last->bytes > shared || first->bytes > shared))
-            branch = SEQ(b, branch, build_one_of(b, texts + i, end - i, shared, forks + 1));
+            branch = GRAMMAR_SEQ(b, branch, build_one_of(b, texts + i, end - i, shared, forks + 1));
         dse_grammar_add(b, choice, branch);
         if (grammar_build_failed(b)) return NULL;
     }
@@ -240,21 +231,23 @@ static struct grammar_tree *build_except(struct json_text *t, const struct dse_s
              end < n && texts[end].bytes >= at + used && memcmp(texts[end].data + at, texts[i].data + at, used) == 0;)
             end++;
         struct grammar_range one = {c, c};
-        dse_grammar_add(b, choice,
-                        SEQ(b, dse_json_class(t, &one, 1), build_except(t, texts + i, end - i, at + used, forks + 1)));
+        dse_grammar_add(
+            b, choice,
+            GRAMMAR_SEQ(b, dse_json_class(t, &one, 1), build_except(t, texts + i, end - i, at + used, forks + 1)));
         others[n_others++] = one;
         if (grammar_build_failed(b)) return NULL;
     }
     n_others = dse_grammar_normalise_ranges(others, n_others, true);
     static const struct grammar_range all[] = {{0, 0x10FFFF}};
     struct grammar_tree *rest = dse_grammar_repeat(b, dse_json_class(t, all, 1), 0, -1);
-    return dse_grammar_add(b, choice, SEQ(b, dse_json_class(t, others, n_others), rest, dse_grammar_text(b, "\"")));
+    return dse_grammar_add(b, choice,
+                           GRAMMAR_SEQ(b, dse_json_class(t, others, n_others), rest, dse_grammar_text(b, "\"")));
 }
 
 struct grammar_tree *dse_json_string_except(struct json_text *t, struct dse_slice *texts, size_t n_texts)
 {
     if (n_texts > 1) qsort(texts, n_texts, sizeof *texts, compare_slices);
-    return SEQ(t->b, dse_grammar_text(t->b, "\""), build_except(t, texts, n_texts, 0, 0));
+    return GRAMMAR_SEQ(t->b, dse_grammar_text(t->b, "\""), build_except(t, texts, n_texts, 0, 0));
 }
 
 /* ---- text without a mark -------------------------------------------------------------------------------------- */
@@ -291,10 +284,11 @@ struct grammar_tree *dse_grammar_text_without(struct grammar_builder *b, const c
             size_t to = search_step(mark, i, mark[k]);
             others[n_others++] = one;
             if (to == n) continue;
-            dse_grammar_add(b, choice, SEQ(b, dse_grammar_class(b, &one, 1), dse_grammar_call(b, rules[to])));
+            dse_grammar_add(b, choice, GRAMMAR_SEQ(b, dse_grammar_class(b, &one, 1), dse_grammar_call(b, rules[to])));
         }
         n_others = dse_grammar_normalise_ranges(others, n_others, true);
-        dse_grammar_add(b, choice, SEQ(b, dse_grammar_class(b, others, n_others), dse_grammar_call(b, rules[0])));
+        dse_grammar_add(b, choice,
+                        GRAMMAR_SEQ(b, dse_grammar_class(b, others, n_others), dse_grammar_call(b, rules[0])));
         dse_grammar_add(b, choice, dse_grammar_text(b, ""));
         dse_grammar_define(b, rules[i], choice);
     }
@@ -305,5 +299,5 @@ struct grammar_tree *dse_grammar_after_thinking(struct grammar_builder *b, struc
 {
     static const char close[] = "</think>";
     struct grammar_tree *lines = dse_grammar_repeat(b, dse_grammar_text(b, "\n"), 0, 2);
-    return SEQ(b, dse_grammar_text_without(b, close), dse_grammar_text(b, close), lines, body);
+    return GRAMMAR_SEQ(b, dse_grammar_text_without(b, close), dse_grammar_text(b, close), lines, body);
 }

@@ -20,16 +20,6 @@ struct writer {
     uint32_t text; /* 1 + rule: text of a DSML parameter */
 };
 
-#define SEQ(b, ...) sequence_of(b, (struct grammar_tree *[]){__VA_ARGS__, NULL})
-
-static struct grammar_tree *sequence_of(struct grammar_builder *b, struct grammar_tree **parts)
-{
-    struct grammar_tree *tree = dse_grammar_sequence(b);
-    for (; *parts; parts++)
-        dse_grammar_add(b, tree, *parts);
-    return tree;
-}
-
 static struct grammar_tree *text(struct writer *w, const char *literal)
 {
     return dse_grammar_text(w->b, literal);
@@ -52,7 +42,7 @@ static struct grammar_tree *mark(struct writer *w, const char *literal)
 /* `<｜DSML｜rest`, or with slash `</｜DSML｜rest`. */
 static struct grammar_tree *tag(struct writer *w, bool slash, const char *rest)
 {
-    return SEQ(w->b, text(w, slash ? "</" : "<"), mark(w, DSML), text(w, rest));
+    return GRAMMAR_SEQ(w->b, text(w, slash ? "</" : "<"), mark(w, DSML), text(w, rest));
 }
 
 /* ---- arguments ------------------------------------------------------------------------------------------------ */
@@ -136,8 +126,9 @@ static enum dse_status dsml_parameter(struct writer *w, const struct schema_face
         value = dse_grammar_call(b, w->text - 1);
     }
     if (!plain) TRY(dse_schema_call(&w->s, &set, &value));
-    *out = SEQ(b, tag(w, false, "parameter name=\""), text(w, name),
-               text(w, plain ? "\" string=\"true\">" : "\" string=\"false\">"), value, tag(w, true, "parameter>\n"));
+    *out = GRAMMAR_SEQ(b, tag(w, false, "parameter name=\""), text(w, name),
+                       text(w, plain ? "\" string=\"true\">" : "\" string=\"false\">"), value,
+                       tag(w, true, "parameter>\n"));
     return DSE_OK;
 }
 
@@ -176,11 +167,11 @@ static struct grammar_tree *dsml_any_arguments(struct writer *w)
     static const struct grammar_range name[] = {{'-', '.'}, {'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
     struct grammar_builder *b = w->b;
     struct grammar_tree *kind = dse_grammar_choice(b);
-    dse_grammar_add(b, kind, SEQ(b, text(w, "true\">"), dse_grammar_text_without(w->b, "</" DSML)));
-    dse_grammar_add(b, kind, SEQ(b, text(w, "false\">"), dse_schema_any(&w->s)));
-    struct grammar_tree *one = SEQ(b, tag(w, false, "parameter name=\""),
-                                   dse_grammar_repeat(b, dse_grammar_class(b, name, 5), 1, 64), text(w, "\" string=\""),
-                                   kind, tag(w, true, "parameter>\n"));
+    dse_grammar_add(b, kind, GRAMMAR_SEQ(b, text(w, "true\">"), dse_grammar_text_without(w->b, "</" DSML)));
+    dse_grammar_add(b, kind, GRAMMAR_SEQ(b, text(w, "false\">"), dse_schema_any(&w->s)));
+    struct grammar_tree *one = GRAMMAR_SEQ(b, tag(w, false, "parameter name=\""),
+                                           dse_grammar_repeat(b, dse_grammar_class(b, name, 5), 1, 64),
+                                           text(w, "\" string=\""), kind, tag(w, true, "parameter>\n"));
     return dse_grammar_repeat(b, one, 0, -1);
 }
 
@@ -196,21 +187,22 @@ static enum dse_status one_call(struct writer *w, const json_t *function, struct
             TRY(dsml_arguments(w, function, &arguments));
         else
             arguments = dsml_any_arguments(w);
-        *out = SEQ(b, tag(w, false, "invoke name=\""), text(w, name), text(w, "\">\n"), arguments,
-                   tag(w, true, "invoke>\n"));
+        *out = GRAMMAR_SEQ(b, tag(w, false, "invoke name=\""), text(w, name), text(w, "\">\n"), arguments,
+                           tag(w, true, "invoke>\n"));
         return DSE_OK;
     }
     TRY(json_arguments(w, function, &arguments));
     if (w->wanted->format == DSE_TOOLS_DEEPSEEK && w->wanted->older_layout)
-        *out = SEQ(b, mark(w, "<｜tool▁call▁begin｜>"), text(w, "function"), mark(w, "<｜tool▁sep｜>"), text(w, name),
-                   text(w, "\n```json\n"), arguments, text(w, "\n```"), mark(w, "<｜tool▁call▁end｜>"));
+        *out = GRAMMAR_SEQ(b, mark(w, "<｜tool▁call▁begin｜>"), text(w, "function"), mark(w, "<｜tool▁sep｜>"),
+                           text(w, name), text(w, "\n```json\n"), arguments, text(w, "\n```"),
+                           mark(w, "<｜tool▁call▁end｜>"));
     else if (w->wanted->format == DSE_TOOLS_DEEPSEEK)
-        *out = SEQ(b, mark(w, "<｜tool▁call▁begin｜>"), text(w, name), mark(w, "<｜tool▁sep｜>"), arguments,
-                   mark(w, "<｜tool▁call▁end｜>"));
+        *out = GRAMMAR_SEQ(b, mark(w, "<｜tool▁call▁begin｜>"), text(w, name), mark(w, "<｜tool▁sep｜>"), arguments,
+                           mark(w, "<｜tool▁call▁end｜>"));
     else
-        *out = SEQ(b, mark(w, "<tool_call>"), text(w, "\n{\"name\": "),
-                   dse_json_literal(&w->s.text, name, strlen(name)), text(w, ", \"arguments\": "), arguments,
-                   text(w, "}\n"), mark(w, "</tool_call>"));
+        *out = GRAMMAR_SEQ(b, mark(w, "<tool_call>"), text(w, "\n{\"name\": "),
+                           dse_json_literal(&w->s.text, name, strlen(name)), text(w, ", \"arguments\": "), arguments,
+                           text(w, "}\n"), mark(w, "</tool_call>"));
     return DSE_OK;
 }
 
@@ -229,10 +221,10 @@ static struct grammar_tree *block(struct writer *w, struct grammar_tree *call, s
     char open[32];
     snprintf(open, sizeof open, "%s\n", name);
     switch (w->wanted->format) {
-    case DSE_TOOLS_DSML: return SEQ(b, tag(w, false, open), call, more, tag(w, true, name));
+    case DSE_TOOLS_DSML: return GRAMMAR_SEQ(b, tag(w, false, open), call, more, tag(w, true, name));
     case DSE_TOOLS_DEEPSEEK:
-        return SEQ(b, mark(w, "<｜tool▁calls▁begin｜>"), call, more, mark(w, "<｜tool▁calls▁end｜>"));
-    default: return SEQ(b, call, more);
+        return GRAMMAR_SEQ(b, mark(w, "<｜tool▁calls▁begin｜>"), call, more, mark(w, "<｜tool▁calls▁end｜>"));
+    default: return GRAMMAR_SEQ(b, call, more);
     }
 }
 
@@ -256,7 +248,7 @@ static enum dse_status calls(struct writer *w, struct grammar_tree **out)
     dse_grammar_define(b, rule, choice);
     bool lines = wanted->format == DSE_TOOLS_QWEN || (wanted->format == DSE_TOOLS_DEEPSEEK && wanted->older_layout);
     struct grammar_tree *next = dse_grammar_call(b, rule);
-    if (lines) next = SEQ(b, text(w, "\n"), next);
+    if (lines) next = GRAMMAR_SEQ(b, text(w, "\n"), next);
     *out = block(w, dse_grammar_call(b, rule), dse_grammar_repeat(b, next, 0, wanted->parallel ? -1 : 0));
     return DSE_OK;
 }
@@ -285,7 +277,7 @@ static enum dse_status compile(struct writer *w, uint32_t root)
         TRY(answer_without_call(w, &answer));
         body = dse_grammar_add(b, dse_grammar_add(b, dse_grammar_choice(b), body), answer);
     } else if (!wanted->must_call) {
-        body = SEQ(b, dse_grammar_text_without(w->b, opening(w)), dse_grammar_optional(b, body));
+        body = GRAMMAR_SEQ(b, dse_grammar_text_without(w->b, opening(w)), dse_grammar_optional(b, body));
     }
     dse_grammar_define(b, root, wanted->after_thinking ? dse_grammar_after_thinking(b, body) : body);
     return DSE_OK;

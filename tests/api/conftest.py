@@ -244,3 +244,20 @@ def gguf_with(source, target, keys):
     head = data[:16] + struct.pack("<Q", n_keys + len(keys)) + data[24:end] + added + data[end:at]
     target.write_bytes(head + bytes(-len(head) % 32) + data[at + -at % 32:])
     return str(target)
+
+
+def servers_by_template(*arguments, built_in):
+    """For a fixture: yields a function that gives the server of a chat template, by name, and of further arguments; each
+    is started once, all must end well. built_in: names that the program itself has, also where a file is called so."""
+    started = {}
+
+    def get(template, *further):
+        if (template, further) not in started:
+            path = DATA / "chat" / "templates" / f"{template}.jinja"
+            started[template, further] = Server(*arguments, "--chat-template", template if template in built_in else str(path),
+                                                *further)
+        return started[template, further]
+
+    yield get
+    for server in started.values():
+        assert server.stop() == 0

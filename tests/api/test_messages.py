@@ -3,11 +3,9 @@ import json
 
 import anthropic
 import pytest
-from conftest import DATA, Server, literal, post_bytes
+from conftest import literal, post_bytes, servers_by_template
 
 PATH = "/v1/messages"
-TEMPLATES = DATA / "chat" / "templates"
-BUILT_IN = ("deepseek_v4",)
 USER = [{"role": "user", "content": "How warm is the attic?"}]
 TOOLS = [{"name": "read_meter", "description": "Reads a meter.", "input_schema": {
     "type": "object", "properties": {"room": {"type": "string"}, "n": {"type": "integer"}}, "required": ["room"]}}]
@@ -18,20 +16,8 @@ CALL = '<tool_call>\n{"name": "read_meter", "arguments": {"room": "attic", "n": 
 
 @pytest.fixture(scope="module")
 def servers():
-    started = {}
-
-    def get(template, *arguments):
-        if (template, arguments) not in started:
-            path = TEMPLATES / f"{template}.jinja"
-            # whole and streamed answers are compared, their usage too: no cache between them
-            started[template, arguments] = Server("--no-enable-prefix-caching", "--max-model-len", "1024",
-                                                  "--chat-template", template if template in BUILT_IN else str(path),
-                                                  *arguments)
-        return started[template, arguments]
-
-    yield get
-    for server in started.values():
-        assert server.stop() == 0
+    # whole and streamed answers are compared, their usage too: no cache between them
+    yield from servers_by_template("--no-enable-prefix-caching", "--max-model-len", "1024", built_in=("deepseek_v4",))
 
 
 def client(server, **options):

@@ -3,11 +3,9 @@ import json
 
 import openai
 import pytest
-from conftest import DATA, Server, literal, post_bytes
+from conftest import literal, post_bytes, servers_by_template
 
 PATH = "/v1/responses"
-TEMPLATES = DATA / "chat" / "templates"
-BUILT_IN = ("deepseek_v4",)
 PARAMETERS = {"type": "object", "properties": {"room": {"type": "string"}, "n": {"type": "integer"}}, "required": ["room"]}
 TOOLS = [{"type": "function", "name": "read_meter", "description": "Reads a meter.", "parameters": PARAMETERS}]
 CHAT_TOOLS = [{"type": "function", "function": {k: v for k, v in t.items() if k != "type"}} for t in TOOLS]
@@ -16,20 +14,8 @@ CALL = '<tool_call>\n{"name": "read_meter", "arguments": {"room": "attic", "n": 
 
 @pytest.fixture(scope="module")
 def servers():
-    started = {}
-
-    def get(template, *arguments):
-        if (template, arguments) not in started:
-            path = TEMPLATES / f"{template}.jinja"
-            # whole and streamed answers are compared, their usage too: no cache between them
-            started[template, arguments] = Server("--no-enable-prefix-caching", "--max-model-len", "1024",
-                                                  "--chat-template", template if template in BUILT_IN else str(path),
-                                                  *arguments)
-        return started[template, arguments]
-
-    yield get
-    for server in started.values():
-        assert server.stop() == 0
+    # whole and streamed answers are compared, their usage too: no cache between them
+    yield from servers_by_template("--no-enable-prefix-caching", "--max-model-len", "1024", built_in=("deepseek_v4",))
 
 
 def client(server):

@@ -454,22 +454,28 @@ static void prefix_disk_loses_no_block_when_clients_leave(void **state)
     dse_model_unref(model);
 }
 
+/* Its pool holds one such request, whose blocks are in files only. */
+static struct dse_engine *small_engine_that_finds_in_files(struct dse_model *model, struct dse_request request)
+{
+    struct dse_engine_options options = on_disk;
+    options.kv_bytes = 8 * model->kv_layout.block_bytes;
+    struct dse_engine *engine = create_engine(model, options);
+    run_free(run_request(engine, request));
+    dse_engine_free(engine); /* after it was written */
+    return create_engine(model, options);
+}
+
 /* What is being read for a client that left holds memory for a moment: who comes next waits for it, and is not refused. */
 static void prefix_disk_reads_for_a_client_that_left_disturb_nobody(void **state)
 {
     (void)state;
     struct dse_model *model = open_reference("llama_linear", DSE_COMPUTE_AUTO, 1);
-    struct dse_engine_options options = on_disk;
-    options.kv_bytes = 8 * model->kv_layout.block_bytes;
     struct dse_request request = request_of(230, 20), other = request;
     static int32_t other_prompt[230];
     memcpy(other_prompt, prompt, sizeof other_prompt);
     other_prompt[0] ^= 1;
     other.prompt = other_prompt;
-    struct dse_engine *engine = create_engine(model, options);
-    run_free(run_request(engine, request));
-    dse_engine_free(engine); /* after it was written */
-    engine = create_engine(model, options);
+    struct dse_engine *engine = small_engine_that_finds_in_files(model, request);
     for (int i = 0; i < 100; i++) {
         struct run *left = run_create(), *stays = run_create();
         run_submit(left, engine, request);
@@ -493,17 +499,12 @@ static void prefix_disk_reads_do_not_hold_up_the_urgent(void **state)
 {
     (void)state;
     struct dse_model *model = open_reference("llama_linear", DSE_COMPUTE_AUTO, 1);
-    struct dse_engine_options options = on_disk;
-    options.kv_bytes = 8 * model->kv_layout.block_bytes;
     struct dse_request request = request_of(230, 20), other = request;
     static int32_t other_prompt[230];
     memcpy(other_prompt, prompt, sizeof other_prompt);
     other_prompt[0] ^= 1;
     other.prompt = other_prompt;
-    struct dse_engine *engine = create_engine(model, options);
-    run_free(run_request(engine, request));
-    dse_engine_free(engine);
-    engine = create_engine(model, options);
+    struct dse_engine *engine = small_engine_that_finds_in_files(model, request);
     for (int i = 0; i < 60; i++) {
         struct run *patient = run_create(), *urgent = run_create();
         other.priority = 1;
