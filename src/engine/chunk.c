@@ -6,7 +6,7 @@
 #define FAST_STEP_NS 80000000.0
 #define MIN_ALONE    16
 /* Fewer rows would read the weights for too little. */
-#define MIN_BESIDE 8
+#define MIN_BESIDE 4
 /* Prompts begin with small steps: how fast the machine is shows after the first. */
 #define FIRST_ALONE 32
 /* Of the time of a step that only decodes: a fourth of it is left for what measures wrong. */

@@ -3,6 +3,7 @@
  * Called on every thread of a pool, each with its own row range. Allocates nothing.
  */
 #include <pthread.h>
+#include <string.h>
 
 #include "kernels/dispatch.h"
 #include "kernels/matmul/matmul.h"
@@ -33,13 +34,20 @@ const char *dse_matmul_variant(enum dse_layout layout)
     return chosen_kernel(layout)->isa;
 }
 
-/* y[r] (+)= sums[r] + bias[r] for n rows of one panel; bias is added to the sum first, whether add or not. */
-static void store_rows(const float *sums, const float *bias, bool add, size_t n, float *y)
+/* y[r] (+)= sums[r] + bias[r] for n rows of one panel; bias is added to the sum first, whether add or not. The rows of a
+ * whole panel are a constant, so that each case becomes a few vector instructions. */
+static void store_rows(const float *restrict sums, const float *restrict bias, bool add, size_t n, float *restrict y)
 {
-    for (size_t r = 0; r < n; r++) {
-        float v = bias ? sums[r] + bias[r] : sums[r];
-        y[r] = add ? y[r] + v : v;
-    }
+    if (n == DSE_PANEL_ROWS && bias == NULL && add)
+        for (size_t r = 0; r < DSE_PANEL_ROWS; r++)
+            y[r] += sums[r];
+    else if (n == DSE_PANEL_ROWS && bias == NULL)
+        memcpy(y, sums, DSE_PANEL_ROWS * sizeof *y);
+    else
+        for (size_t r = 0; r < n; r++) {
+            float v = bias ? sums[r] + bias[r] : sums[r];
+            y[r] = add ? y[r] + v : v;
+        }
 }
 
 void dse_matmul(const struct dse_matrix *w, const struct dse_activation *act, size_t n_rows, size_t row_begin,

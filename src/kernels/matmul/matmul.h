@@ -30,4 +30,26 @@ struct dse_matmul_job {
 
 typedef void dse_matmul_fn(const struct dse_matmul_job *job);
 
+/* The panel after the one in work, asked for evenly over the tiles that the one in work takes: otherwise memory rests
+ * while tiles after the first compute from the caches. Behind the last panel this asks for what nobody needs, which
+ * does no harm. */
+struct dse_matmul_fetch {
+    const uint8_t *next, *due; /* asked for up to next, to be asked for up to due */
+    size_t step;               /* bytes per block of a tile */
+};
+
+static inline struct dse_matmul_fetch dse_matmul_fetch_after(const struct dse_matmul_job *job, const uint8_t *panel,
+                                                             size_t n_tiles)
+{
+    const uint8_t *next = panel + job->panel_bytes;
+    return (struct dse_matmul_fetch){next, next, job->panel_bytes / (job->cols / DSE_ACT_BLOCK * n_tiles) + 1};
+}
+
+static inline void dse_matmul_fetch_some(struct dse_matmul_fetch *fetch)
+{
+    fetch->due += fetch->step;
+    for (; fetch->next < fetch->due; fetch->next += 64)
+        __builtin_prefetch(fetch->next);
+}
+
 #endif

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/matmul/layout.h"
+#include "kernels/matmul/matmul.h"
 #include "kernels/prototypes.h"
 
 #define DSE_INLINE static inline __attribute__((always_inline))
@@ -73,14 +74,20 @@ DSE_INLINE void set_rows(const struct dse_matmul_job *job, size_t first, size_t 
     }
 }
 
-DSE_INLINE void run_tile(const uint8_t *panel, size_t blocks, const struct tile_act *act, int ny, float *out,
-                         tile_block_fn *add_block)
+/* first: row of the job that the tile begins with. */
+DSE_INLINE void run_tile(const struct dse_matmul_job *job, const uint8_t *panel, size_t first, int ny, float *out,
+                         struct dse_matmul_fetch *fetch, tile_block_fn *add_block)
 {
+    const size_t blocks = job->cols / DSE_ACT_BLOCK;
+    struct tile_act act;
+    set_rows(job, first, (size_t)ny, &act);
     __m512 acc[TILE_ROWS];
     for (int j = 0; j < ny; j++)
         acc[j] = _mm512_setzero_ps();
-    for (size_t b = 0; b < blocks; b++)
-        add_block(panel, b, act, ny, acc);
+    for (size_t b = 0; b < blocks; b++) {
+        dse_matmul_fetch_some(fetch);
+        add_block(panel, b, &act, ny, acc);
+    }
     for (int j = 0; j < ny; j++)
         _mm512_storeu_ps(out + j * DSE_PANEL_ROWS, acc[j]);
 }
@@ -106,30 +113,28 @@ DSE_INLINE void run_one_row(const struct dse_matmul_job *job, tile_block_fn *add
 
 DSE_INLINE void run_blocks(const struct dse_matmul_job *job, tile_block_fn *add_block)
 {
-    const size_t blocks = job->cols / DSE_ACT_BLOCK;
     if (job->n_rows == 1) {
         run_one_row(job, add_block);
         return;
     }
     for (size_t p = 0; p < job->n_panels; p++) {
         const uint8_t *panel = job->panels + p * job->panel_bytes;
+        struct dse_matmul_fetch fetch = dse_matmul_fetch_after(job, panel, (job->n_rows + TILE_ROWS - 1) / TILE_ROWS);
         for (size_t i = 0; i < job->n_rows; i += TILE_ROWS) {
             float *out = job->out + (p * job->n_rows + i) * DSE_PANEL_ROWS;
-            struct tile_act act;
-            set_rows(job, i, job->n_rows - i, &act);
 #ifdef DSE_ONE_TILE_SIZE
             size_t left = job->n_rows - i;
-            run_tile(panel, blocks, &act, left < 8 ? (int)left : 8, out, add_block);
+            run_tile(job, panel, i, left < 8 ? (int)left : 8, out, &fetch, add_block);
 #else
             switch (job->n_rows - i) {
-            case 1: run_tile(panel, blocks, &act, 1, out, add_block); break;
-            case 2: run_tile(panel, blocks, &act, 2, out, add_block); break;
-            case 3: run_tile(panel, blocks, &act, 3, out, add_block); break;
-            case 4: run_tile(panel, blocks, &act, 4, out, add_block); break;
-            case 5: run_tile(panel, blocks, &act, 5, out, add_block); break;
-            case 6: run_tile(panel, blocks, &act, 6, out, add_block); break;
-            case 7: run_tile(panel, blocks, &act, 7, out, add_block); break;
-            default: run_tile(panel, blocks, &act, 8, out, add_block); break;
+            case 1: run_tile(job, panel, i, 1, out, &fetch, add_block); break;
+            case 2: run_tile(job, panel, i, 2, out, &fetch, add_block); break;
+            case 3: run_tile(job, panel, i, 3, out, &fetch, add_block); break;
+            case 4: run_tile(job, panel, i, 4, out, &fetch, add_block); break;
+            case 5: run_tile(job, panel, i, 5, out, &fetch, add_block); break;
+            case 6: run_tile(job, panel, i, 6, out, &fetch, add_block); break;
+            case 7: run_tile(job, panel, i, 7, out, &fetch, add_block); break;
+            default: run_tile(job, panel, i, 8, out, &fetch, add_block); break;
             }
 #endif
         }
