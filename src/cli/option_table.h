@@ -54,6 +54,8 @@
       "keep those blocks in files too, which outlast a restart; made for you alone, prompts can be read out of it")    \
     X(PREFIX_SPACE, "prefix-cache-space", "", SIZE, "BYTES", "4G", 1, INT64_MAX, NULL, V_ENGINE_VERBS,                 \
       "most that the files there may take; those used last stay")                                                      \
+    X(SLOT_SAVE_PATH, "slot-save-path", "", STRING, "DIR", NULL, 0, 0, NULL, V_SERVE,                                  \
+      "folder for POST /slots/{id}?action=save and restore; made for you alone, prompts can be read out of it")        \
     X(PRIORITY_POLICY, "priority-policy", "", CHOICE, "HOW", "request", 0, 0, "request token", V_SERVE,                \
       "request: a request of higher priority goes first until it is done; token: each so many tokens that a request "  \
       "has produced lower its priority by one (--priority-quantum)")                                                   \

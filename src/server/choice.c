@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "server/slots.h"
 
 static void on_text(void *user, enum dse_channel channel, const char *text, size_t bytes)
 {
@@ -75,6 +76,7 @@ void dse_choice_deinit(struct dse_choice *c)
     dse_free(c->vector);
     dse_logprobs_deinit(&c->logprobs);
     dse_logprobs_deinit(&c->waiting);
+    dse_tokens_deinit(&c->tokens);
 }
 
 void dse_choices_begin_with_echo(struct dse_generation *g, struct dse_gen_prompt *p)
@@ -166,6 +168,9 @@ static bool on_token(struct dse_choice *c, const struct dse_event *event)
     if (c->stopped || atomic_load(&g->failed)) return false;
     c->n_tokens++;
     start_choice(c);
+    /* Without memory for it the slot ends here: what is saved of it is right, and less. */
+    if (g->params.id_slot >= 0 && c->tokens.count + 1 == (size_t)c->n_tokens)
+        (void)(dse_tokens_push(&c->tokens, event->token, NULL) == DSE_OK);
     if (event->is_stop_token) return true;
     const struct dse_tokenizer *tokenizer = g->served->tokenizer;
     struct dse_slice text = dse_tokenizer_bytes(tokenizer, event->token);
@@ -204,6 +209,21 @@ static void on_prompt_logprob(struct dse_gen_prompt *p, const struct dse_event *
     c->characters += count_characters(text.data, text.bytes);
 }
 
+/* The prompt and as much of the answer as there is: all of it that was computed is in the prefix cache. */
+static void fill_slot(const struct dse_choice *c)
+{
+    const struct dse_generation *g = c->generation;
+    const struct dse_tokens *prompt = &c->prompt->tokens;
+    struct dse_slot_tokens held = {.n_tokens = prompt->count + c->tokens.count,
+                                   .adapter_identity = g->adapter_identity};
+    held.tokens = dse_calloc(DSE_MEM_SERVER, held.n_tokens, sizeof *held.tokens);
+    if (!held.tokens) return; /* it holds what it held before */
+    memcpy(held.tokens, prompt->ids, prompt->count * sizeof *held.tokens);
+    if (c->tokens.count > 0) memcpy(held.tokens + prompt->count, c->tokens.ids, c->tokens.count * sizeof *held.tokens);
+    memcpy(held.cache_salt, g->caller.cache_salt, sizeof held.cache_salt);
+    dse_slots_put(g->server->slots, g->caller.tenant, g->params.id_slot, &held);
+}
+
 static void on_finish(struct dse_choice *c, const struct dse_event *event)
 {
     struct dse_generation *g = c->generation;
@@ -225,6 +245,7 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
         start_choice(c);
         pass_on(c);
     }
+    if (g->params.id_slot >= 0 && event->finish != DSE_FINISH_ERROR) fill_slot(c);
     c->finished = true;
     g->n_finished++;
     if (g->params.stream) dse_stream_finish(c);

@@ -260,6 +260,7 @@ static enum dse_status submit_one(struct dse_generation *g, struct dse_gen_promp
     /* What is thought is free; the grammar is for the answer. */
     if (g->grammar && g->starts_in_reasoning)
         request.grammar_after_token = dse_tokenizer_find_added(g->served->tokenizer, "</think>");
+    g->adapter_identity = request.adapter_identity;
     request.on_event = dse_choice_on_event;
     request.user = p;
     return dse_engine_submit(g->served->engine, &request, id, err);

@@ -78,6 +78,7 @@ struct dse_choice {
     struct dse_buffer raw;        /* all bytes fed, kept only for logprobs with stop strings */
     struct dse_logprobs logprobs; /* of text that has come out: since the last chunk, or whole */
     struct dse_logprobs waiting;  /* of text that is held back, for it may be dropped */
+    struct dse_tokens tokens;     /* all that were sampled, kept only for a slot */
     uint32_t characters;          /* code points so far, echo included: text_offset */
     bool started, stopped, finished, echo_sent;
     int n_tokens;
@@ -99,6 +100,7 @@ struct dse_generation {
     bool starts_in_reasoning;
     enum dse_tool_format tools; /* DSE_TOOLS_NONE: the request has none, or the model no format */
     struct dse_caller caller;
+    uint64_t adapter_identity; /* of the requests in the engine */
     char id[48], model[256];
     char *echo;   /* owned: fields of the request that the answer repeats, as JSON; or NULL */
     int n_events; /* told in a stream of events; engine thread */

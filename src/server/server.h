@@ -44,6 +44,8 @@ struct dse_server_options {
     bool debug_steps;        /* GET /debug/steps is there */
     const char *trace_steps; /* file for a trace of the engine's steps; NULL: none */
     enum dse_server_ui ui;
+    /* Folder for saved slots, made if missing and private to its user; NULL: none are saved. */
+    const char *slot_save_path;
 };
 extern const struct dse_server_options dse_server_options_default;
 

@@ -63,9 +63,14 @@ struct dse_server {
     bool ui; /* the page is shown */
     struct dse_events *events;
 
+    struct dse_slots *slots;
+    int slot_folder;                 /* -1: none is to be saved */
+    struct dse_workers *slot_worker; /* one thread: actions on slots */
+    atomic_bool stopping;            /* actions on slots end early */
+
     pthread_mutex_t lock;
     pthread_cond_t idle;
-    int in_flight; /* generations, and the list of them */
+    int in_flight; /* generations and actions on slots; and the list of generations */
     struct dse_generation *generations;
 };
 
@@ -93,8 +98,8 @@ const char *dse_server_resolve_model(const struct dse_server *server, const char
 typedef void dse_route_fn(struct dse_server *server, struct dse_http_exchange *x);
 dse_route_fn dse_handle_chat, dse_handle_completions, dse_handle_models, dse_handle_model, dse_handle_tokenize,
     dse_handle_detokenize, dse_handle_apply_template, dse_handle_health, dse_handle_ready, dse_handle_version,
-    dse_handle_metrics, dse_handle_slots, dse_handle_messages, dse_handle_messages_count, dse_handle_responses,
-    dse_handle_responses_count, dse_handle_embeddings, dse_handle_infill, dse_handle_openapi, dse_handle_steps,
-    dse_handle_state, dse_handle_events, dse_handle_ui;
+    dse_handle_metrics, dse_handle_slots, dse_handle_slot_action, dse_handle_messages, dse_handle_messages_count,
+    dse_handle_responses, dse_handle_responses_count, dse_handle_embeddings, dse_handle_infill, dse_handle_openapi,
+    dse_handle_steps, dse_handle_state, dse_handle_events, dse_handle_ui;
 
 #endif
