@@ -8,8 +8,10 @@ import time
 
 import pytest
 from conftest import Server
+from test_openapi import validate
 
 CHAT = "/v1/chat/completions"
+ANSWER = {"$ref": "#/components/schemas/SlotAnswer"}
 TEXT = "Once upon a time there was a small computer at the edge of the network, and it remembered all it had read. "
 
 
@@ -47,6 +49,7 @@ def test_a_saved_slot_goes_on_after_a_restart_with_the_same_text(start, folder, 
     assert saved["n_saved"] == computed // 32 * 32 > 64 and saved["n_written"] == file.stat().st_size
     assert saved["id_slot"] == 3 and saved["filename"] == "story 1.bin" and saved["timings"]["save_ms"] > 0
     assert set(saved) == {"id_slot", "filename", "n_saved", "n_written", "timings"}
+    validate(saved, ANSWER)
     assert folder.stat().st_mode & 0o777 == 0o700 and file.stat().st_mode & 0o777 == 0o600
     assert first.metric("slots_saved_total") == 1
     longer = TEXT * 4 + choices[0]["text"] + " And then"
@@ -56,6 +59,7 @@ def test_a_saved_slot_goes_on_after_a_restart_with_the_same_text(start, folder, 
     assert restored["n_restored"] == saved["n_saved"] and restored["n_read"] == saved["n_written"]
     assert restored["timings"]["restore_ms"] > 0
     assert set(restored) == {"id_slot", "filename", "n_restored", "n_read", "timings"}
+    validate(restored, ANSWER)
     assert second.metric("slots_restored_total") == 1 and second.metric("kv_blocks_cached") == saved["n_saved"] / 32
     again, found, usage = ask(second)
     assert again == choices and found == (usage["prompt_tokens"] - 1) // 32 * 32
@@ -118,12 +122,15 @@ def test_keys_have_slots_and_files_of_their_own(start, folder):
     assert act(server, 0, "restore", {"filename": "y", "cache_salt": ""}, 400, headers=one)["param"] == "cache_salt"
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", "a\0b", "\n", "\x1b[2J", ".hidden", "n" * 201,
-                                  "é" * 101, 5, None, [], {}, True])
-def test_names_that_are_no_plain_names_are_refused(saving, folder, name):
+NO_NAMES = ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", "a\0b", "\n", "\x1b[2J", ".hidden", "n" * 201, "é" * 101, 5, None, [], {},
+            True]
+
+
+def test_names_that_are_no_plain_names_are_refused(saving, folder):
     ask(saving, id_slot=1)
-    for action in ("save", "restore"):
-        assert act(saving, 1, action, {"filename": name}, 400)["param"] == "filename"
+    for name in NO_NAMES:
+        for action in ("save", "restore"):
+            assert act(saving, 1, action, {"filename": name}, 400)["param"] == "filename", name
     assert list(folder.iterdir()) == []
 
 
@@ -217,9 +224,10 @@ def test_saving_and_restoring_disturb_no_stream(saving, server):
     for thread in threads:
         thread.start()
     try:
-        for i in range(6):
-            text = f"{i} " + TEXT * (1 + i % 3)
-            assert ask(saving, text, max_tokens=40, seed=i, temperature=1)[0] == ask(server, text, max_tokens=40, seed=i, temperature=1)[0]
+        for i in range(3):
+            text = f"{i} " + TEXT * (1 + i)
+            fields = {"max_tokens": 24, "seed": i, "temperature": 1}
+            assert ask(saving, text, **fields)[0] == ask(server, text, **fields)[0]
     finally:
         over.set()
         for thread in threads:
@@ -232,7 +240,7 @@ def test_kill_while_a_slot_is_saved_leaves_the_old_file_or_the_new_one(folder):
     chance = random.Random(5)
     arguments = ("--max-model-len", "512", "--slot-save-path", str(folder))
     sizes = set()
-    for round_ in range(5):
+    for round_ in range(3):
         server = Server(*arguments)
         assert not [file for file in folder.iterdir() if file.name.startswith(".")]
         if round_ > 0:
