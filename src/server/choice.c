@@ -19,6 +19,11 @@ static void on_text(void *user, enum dse_channel channel, const char *text, size
         dse_buffer_append(&c->text[channel], text, bytes);
 }
 
+static void ignore_text(void *user, enum dse_channel channel, const char *text, size_t bytes)
+{
+    (void)user, (void)channel, (void)text, (void)bytes;
+}
+
 static void on_tool(void *user, const struct dse_tool_event *event)
 {
     struct dse_choice *c = user;
@@ -62,12 +67,20 @@ enum dse_status dse_choice_init(struct dse_generation *g, int index, struct dse_
         .emit_tool = on_tool,
         .user = c,
     };
-    return dse_output_create(&options, &c->output, err);
+    enum dse_status status = dse_output_create(&options, &c->output, err);
+    if (status != DSE_OK || !options.think_open || g->params.thought_budget < 0) return status;
+    /* Whatever the client sees of thoughts. */
+    options.n_stops = 0;
+    options.reasoning = DSE_REASONING_DEEPSEEK;
+    options.tools = DSE_TOOLS_NONE;
+    options.emit = ignore_text;
+    return dse_output_create(&options, &c->thoughts, err);
 }
 
 void dse_choice_deinit(struct dse_choice *c)
 {
     dse_output_free(c->output);
+    dse_output_free(c->thoughts);
     dse_buffer_deinit(&c->text[0]);
     dse_buffer_deinit(&c->text[1]);
     dse_buffer_deinit(&c->raw);
@@ -162,6 +175,19 @@ static void pass_on(struct dse_choice *c)
     }
 }
 
+/* Counts tokens inside <think>; when there are as many as the request allows, </think> comes next. A grammar that is on
+ * may not let it come at once: then as soon as it does. */
+static void limit_thought(struct dse_choice *c, struct dse_slice text, struct dse_forced *forced)
+{
+    const bool thought = dse_output_in_reasoning(c->thoughts);
+    int ignored;
+    (void)dse_output_feed(c->thoughts, text.data ? text.data : "", text.bytes, &ignored);
+    if (!dse_output_in_reasoning(c->thoughts)) return;
+    c->n_thought += thought;
+    if (c->n_thought >= c->generation->params.thought_budget && forced->n_tokens == 0)
+        *forced = dse_thought_end(c->generation->served);
+}
+
 static bool on_token(struct dse_choice *c, const struct dse_event *event)
 {
     struct dse_generation *g = c->generation;
@@ -174,6 +200,7 @@ static bool on_token(struct dse_choice *c, const struct dse_event *event)
     if (event->is_stop_token) return true;
     const struct dse_tokenizer *tokenizer = g->served->tokenizer;
     struct dse_slice text = dse_tokenizer_bytes(tokenizer, event->token);
+    if (c->thoughts) limit_thought(c, text, event->forced);
     if (g->params.skip_special_tokens && dse_tokenizer_kind(tokenizer, event->token) == DSE_TOKEN_CONTROL &&
         !dse_tool_format_has(g->tools, text.data, text.bytes))
         return true;

@@ -71,6 +71,8 @@ struct dse_choice {
     struct dse_gen_prompt *prompt;
     int index;
     struct dse_output *output;
+    struct dse_output *thoughts;  /* follows the text for a budget of thoughts; NULL: there is none */
+    int64_t n_thought;            /* tokens */
     struct dse_buffer text[2];    /* by enum dse_channel: since the last chunk, or whole */
     struct dse_tool_answer calls; /* the same of tool calls */
     struct dse_items items;       /* all three, in dialects of events */
@@ -152,6 +154,12 @@ void dse_generation_fail(struct dse_generation *generation, const struct dse_gen
 
 /* A choice will have no more events. Answers when it was the last of the generation, which may then be gone. */
 void dse_generation_choice_finished(struct dse_gen_prompt *prompt);
+
+/* The tokens that end a thought. */
+static inline struct dse_forced dse_thought_end(const struct dse_served *served)
+{
+    return (struct dse_forced){served->thought_end.ids, (int)served->thought_end.count};
+}
 
 /* choice.c: events to texts. */
 DSE_MUST_CHECK enum dse_status dse_choice_init(struct dse_generation *generation, int index, struct dse_error *err);

@@ -185,7 +185,8 @@ enum dse_status dse_cache_salt_parse(const json_t *root, struct dse_gen_params *
 enum dse_status dse_gen_params_parse(const json_t *root, int n_vocab, struct dse_gen_params *params,
                                      struct dse_error *err)
 {
-    *params = (struct dse_gen_params){.sampling = dse_sampling_default, .max_tokens = -1, .skip_special_tokens = true};
+    *params = (struct dse_gen_params){
+        .sampling = dse_sampling_default, .max_tokens = -1, .thought_budget = -1, .skip_special_tokens = true};
     TRY(dse_param_string(root, "model", &params->model, NULL, err));
     TRY(parse_lengths(root, params, err));
     TRY(parse_sampling(root, params, err));

@@ -31,7 +31,9 @@ struct dse_gen_params {
     const char *cache_salt; /* NULL: that of the key */
     bool has_priority;
     int priority;
-    int id_slot; /* -1: none (slots.h) */
+    int id_slot;            /* -1: none (slots.h) */
+    int64_t thought_budget; /* tokens between <think> and </think>, -1: not given, or any number; chat only */
+    bool has_thought_budget;
 };
 
 /* root: the request object, which must outlive *params. n_vocab bounds token ids. */

@@ -31,6 +31,7 @@
 const struct dse_server_options dse_server_options_default = {
     .port = 8080,
     .reasoning = DSE_REASONING_DEEPSEEK,
+    .thought_budget = -1,
     .max_body_bytes = 8u << 20,
     .max_header_bytes = 32u << 10,
     .max_headers = 100,
@@ -245,6 +246,7 @@ static void served_free(struct dse_served *served)
     if (!served) return;
     dse_chat_marks_free(served->marks);
     dse_grammar_cache_free(served->grammars);
+    dse_tokens_deinit(&served->thought_end);
     dse_model_unref(served->model);
     dse_free(served);
 }
@@ -317,7 +319,9 @@ static enum dse_status served_fill(struct dse_served *served, struct dse_engine 
     if (!have_texts) return dse_fail_memory(err, 64, "served model");
     served->thinks = served->traits.has_thinking || dse_tokenizer_find_added(served->tokenizer, "</think>") >= 0;
     dse_fim_find(served);
-    enum dse_status status = dse_grammar_cache_create(&served->grammars, err);
+    enum dse_status status = dse_tokenizer_encode(served->tokenizer, "</think>", 8, DSE_ENCODE_PARSE_SPECIAL,
+                                                  &served->thought_end, err);
+    if (status == DSE_OK) status = dse_grammar_cache_create(&served->grammars, err);
     return status == DSE_OK ? dse_chat_marks_create(served->tokenizer, &served->marks, err) : status;
 }
 
@@ -350,6 +354,7 @@ static enum dse_status copy_options(struct dse_server *server, const struct dse_
     snprintf(server->node_id, sizeof server->node_id, "%s", options->node_id ? options->node_id : "");
     server->debug_steps = options->debug_steps;
     server->reasoning = options->reasoning;
+    server->thought_budget = options->thought_budget;
     if (options->chat_template) {
         enum dse_status status = dse_template_parse(options->chat_template, strlen(options->chat_template),
                                                     &dse_template_limits_default, &server->own_template, err);

@@ -31,7 +31,8 @@ struct dse_served {
     const struct dse_tokenizer *tokenizer;
     const struct dse_template *tmpl; /* NULL: the model has none */
     struct dse_template_traits traits;
-    bool thinks; /* template or vocabulary know <think> */
+    bool thinks;                   /* template or vocabulary know <think> */
+    struct dse_tokens thought_end; /* </think> as the model writes it */
     int n_vocab;
     int64_t context_length;
     size_t longest_token; /* bytes of text that one token can stand for at most */
@@ -49,6 +50,7 @@ struct dse_server {
     int n_model_names;
     bool strict_model;
     enum dse_reasoning_format reasoning;
+    int64_t thought_budget;            /* of requests that name none */
     struct dse_template *own_template; /* when the option overrides the model's */
     struct dse_listener listener;
     bool metrics_vllm, debug_steps;
