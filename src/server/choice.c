@@ -218,6 +218,7 @@ static bool on_token(struct dse_choice *c, const struct dse_event *event)
         size_t held = more ? dse_output_held_bytes(c->output) : 0;
         dse_logprobs_move(&c->waiting, &c->logprobs, c->raw.length > held ? c->raw.length - held : 0);
         if (!more) dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
+        dse_items_add_logprobs(&c->items, c->logprobs.count);
     }
     c->stopped = !more;
     if (!more) c->stop_index = stop_index;
@@ -269,6 +270,7 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
         dse_output_finish(c->output);
         drop_call_logprobs(c);
         dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
+        dse_items_add_logprobs(&c->items, c->logprobs.count);
         start_choice(c);
         pass_on(c);
     }
