@@ -139,6 +139,13 @@ enum dse_finish {
     DSE_FINISH_ERROR,
 };
 
+/* Tokens that come next, whatever is likely: not those that a grammar which is on does not allow, then nor the rest.
+ * Borrowed until they have come or the choice is finished. */
+struct dse_forced {
+    const int32_t *tokens;
+    int n_tokens;
+};
+
 struct dse_timings {
     uint64_t queued_ns, prefill_ns, decode_ns; /* spans: submit->admit, admit->first token, first->last token */
     int n_prompt, n_cached, n_generated;       /* n_prompt counts computed and cached prompt tokens */
@@ -161,6 +168,7 @@ struct dse_event {
     float logprob;
     int n_top;
     const struct dse_token_logprob *top; /* borrowed during the call */
+    struct dse_forced *forced;           /* TOKEN: the callback may fill it */
     int n_processed, n_prompt;           /* PROGRESS; HIDDEN_STATE: n_processed is the token's position */
     int n_cached;                        /* PROGRESS: of n_processed, so many came from the prefix cache */
     const float *hidden;                 /* HIDDEN_STATE: f32 [n_embd] after the last norm; borrowed during the call */
@@ -190,6 +198,7 @@ struct dse_request {
     bool hidden_states;   /* events with the hidden state of each prompt token, as choice 0 */
     struct dse_sampling sampling;
     struct dse_grammar *grammar; /* referenced by submit; NULL: free text */
+    struct dse_forced forced;    /* of every choice: how the output begins */
     int grammar_after_token;     /* constraint starts after this token was produced; -1: from the start */
     int priority;                /* higher first; 0 */
     uint64_t tenant;             /* whose request it is: of equal ones, the tenant that was served least goes first */

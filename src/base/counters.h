@@ -64,6 +64,8 @@ enum dse_unit {
     X(PREFIX_DISK_WRITES, "prefix_cache_disk_writes_total", BLOCKS, "", "KV blocks written to it")                     \
     X(PREFIX_DISK_EVICTIONS, "prefix_cache_disk_evictions_total", BLOCKS, "", "Files it removed to make room")         \
     X(PREFIX_EVICTIONS, "prefix_cache_evictions_total", BLOCKS, "", "KV blocks that the prefix cache gave up")         \
+    X(SLOTS_SAVED, "slots_saved_total", NONE, "", "Slots written to files (POST /slots/{id}?action=save)")             \
+    X(SLOTS_RESTORED, "slots_restored_total", NONE, "", "Slots read back from files")                                  \
     X(ERRORS_400, "errors_total", ANSWERS, "code=\"400\"", "Error answers by HTTP status, those inside a stream too")  \
     X(ERRORS_401, "errors_total", ANSWERS, "code=\"401\"", "")                                                         \
     X(ERRORS_403, "errors_total", ANSWERS, "code=\"403\"", "")                                                         \

@@ -54,6 +54,8 @@
       "keep those blocks in files too, which outlast a restart; made for you alone, prompts can be read out of it")    \
     X(PREFIX_SPACE, "prefix-cache-space", "", SIZE, "BYTES", "4G", 1, INT64_MAX, NULL, V_ENGINE_VERBS,                 \
       "most that the files there may take; those used last stay")                                                      \
+    X(SLOT_SAVE_PATH, "slot-save-path", "", STRING, "DIR", NULL, 0, 0, NULL, V_SERVE,                                  \
+      "folder for POST /slots/{id}?action=save and restore; made for you alone, prompts can be read out of it")        \
     X(PRIORITY_POLICY, "priority-policy", "", CHOICE, "HOW", "request", 0, 0, "request token", V_SERVE,                \
       "request: a request of higher priority goes first until it is done; token: each so many tokens that a request "  \
       "has produced lower its priority by one (--priority-quantum)")                                                   \
@@ -118,6 +120,8 @@
     X(MAX_BODY, "max-body", "", SIZE, "BYTES", "8M", 1024, 1 << 30, NULL, V_SERVE, "largest request body")             \
     X(REASONING_FORMAT, "reasoning-format", "", CHOICE, "HOW", "auto", 0, 0, "auto deepseek none", V_SERVE,            \
       "deepseek splits thinking into reasoning_content, none leaves it in the text")                                   \
+    X(REASONING_BUDGET, "reasoning-budget", "", INT, "TOKENS", "-1", -1, 1 << 30, NULL, V_SERVE,                       \
+      "thinking tokens of a request that names no budget; then its thought is ended. -1: any number")                  \
     X(PING_MS, "ping-interval-ms", "", INT, "MS", "10000", 10, 3600000, NULL, V_SERVE,                                 \
       "a comment is sent on a stream that was silent for so long")                                                     \
     X(DRAIN_TIMEOUT, "drain-timeout", "", INT, "SECONDS", "30", 0, 86400, NULL, V_SERVE,                               \

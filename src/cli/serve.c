@@ -148,9 +148,14 @@ static enum dse_status server_options(const struct dse_options *options, struct 
     server->ping_ms = (unsigned)dse_opt_int(options, DSE_OPT_PING_MS);
     server->reasoning = strcmp(dse_opt_text(options, DSE_OPT_REASONING_FORMAT), "none") == 0 ? DSE_REASONING_NONE
                                                                                              : DSE_REASONING_DEEPSEEK;
+    server->thought_budget = dse_opt_int(options, DSE_OPT_REASONING_BUDGET);
     server->metrics_vllm = strcmp(dse_opt_text(options, DSE_OPT_METRICS_COMPAT), "vllm") == 0;
     server->debug_steps = dse_opt_flag(options, DSE_OPT_DEBUG_STEPS);
     server->trace_steps = dse_opt_text(options, DSE_OPT_TRACE_STEPS);
+    server->slot_save_path = dse_opt_text(options, DSE_OPT_SLOT_SAVE_PATH);
+    if (server->slot_save_path != NULL && !dse_opt_flag(options, DSE_OPT_PREFIX_CACHING))
+        return dse_fail(err, DSE_ERR_INVALID,
+                        "--slot-save-path saves out of the prefix cache, which --no-enable-prefix-caching takes away");
     server->node_id = texts->node_id;
     const char *ui = dse_opt_text(options, DSE_OPT_UI);
     server->ui = strcmp(ui, "on") == 0    ? DSE_SERVER_UI_ON

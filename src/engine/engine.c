@@ -15,6 +15,7 @@
 #include "engine/engine_internal.h"
 #include "engine/prefix_scope.h"
 #include "engine/prefix_tier.h"
+#include "engine/saved_prefix.h"
 
 /* Blocks that are in no file when the engine ends are written for so long. */
 #define SAVE_AT_END_NS            5000000000u
@@ -139,7 +140,8 @@ static bool receive(struct dse_engine *engine, bool *cancels)
     const uint64_t asked_ns = dse_clock_ns();
     bool idle = s->n_residents == 0 && (s->waiting == NULL || s->n_loads > 0);
     pthread_mutex_lock(&engine->lock);
-    while (idle && !engine->stopping && engine->inbox == NULL && !engine->cancel_pending && !engine->disk_news)
+    while (idle && !engine->stopping && engine->inbox == NULL && !engine->cancel_pending && !engine->disk_news &&
+           engine->transfers == NULL)
         pthread_cond_wait(&engine->wake, &engine->lock);
     engine->disk_news = false;
     struct dse_task *arrived = engine->inbox;
@@ -165,6 +167,7 @@ static void *engine_main(void *argument)
     bool cancels;
     while (receive(engine, &cancels)) {
         if (cancels) finish_cancelled(engine);
+        dse_engine_transfers(engine);
         dse_scheduler_collect(s);
         if (s->n_residents > 0 || s->waiting != NULL) {
             if (!dse_model_intact(engine->model)) fail_all_truncated(engine);
@@ -184,6 +187,10 @@ static void *engine_main(void *argument)
     finish_all(engine, DSE_FINISH_CANCELLED, NULL);
     free_dead(engine);
     save_rest(engine);
+    pthread_mutex_lock(&engine->lock);
+    engine->ended = true;
+    pthread_cond_broadcast(&engine->transferred);
+    pthread_mutex_unlock(&engine->lock);
     return NULL;
 }
 
@@ -270,6 +277,7 @@ enum dse_status dse_engine_create(struct dse_model *model, const struct dse_engi
     if (engine == NULL) return dse_fail_memory(err, sizeof *engine, "engine");
     pthread_mutex_init(&engine->lock, NULL);
     pthread_cond_init(&engine->wake, NULL);
+    pthread_cond_init(&engine->transferred, NULL);
     engine->model = dse_model_ref(model);
     engine->inbox_end = &engine->inbox;
     engine->next_id = 1;
@@ -314,6 +322,8 @@ void dse_engine_free(struct dse_engine *engine)
         pthread_mutex_lock(&engine->lock);
         while (engine->n_in_flight > 0)
             pthread_cond_wait(&engine->wake, &engine->lock);
+        while (engine->n_transfers > 0) /* they read and write blocks of the pool */
+            pthread_cond_wait(&engine->transferred, &engine->lock);
         pthread_mutex_unlock(&engine->lock);
     }
     dse_prefix_disk_close(engine->disk); /* first: it may be reading into the pool */
@@ -326,6 +336,7 @@ void dse_engine_free(struct dse_engine *engine)
     dse_free(engine->mask);
     dse_model_unref(engine->model);
     pthread_cond_destroy(&engine->wake);
+    pthread_cond_destroy(&engine->transferred);
     pthread_mutex_destroy(&engine->lock);
     dse_free(engine);
 }

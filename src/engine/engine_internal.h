@@ -30,7 +30,11 @@ struct dse_engine {
     struct dse_task *registry;
     int n_in_flight; /* accepted and not finished, also while submit still prepares one */
     bool cancel_pending, stopping;
-    bool disk_news; /* something was read or written */
+    bool disk_news;                 /* something was read or written */
+    struct dse_transfer *transfers; /* asked for, not yet done (saved_prefix.c) */
+    int n_transfers;                /* calls that may ask */
+    bool ended;                     /* the engine thread answers nobody any more */
+    pthread_cond_t transferred;
     uint64_t next_id;
 
     uint64_t model_identity[2]; /* for the prefix cache; constant */

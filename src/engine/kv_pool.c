@@ -200,3 +200,14 @@ void dse_kv_release(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence)
     sequence->n_blocks = sequence->length = 0;
     dse_prefix_chain_restart(&sequence->chain);
 }
+
+int dse_kv_forget(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence)
+{
+    int n_blocks = sequence->n_blocks, gone = 0;
+    dse_kv_release(pool, sequence);
+    while (n_blocks-- > 0 && dse_prefix_forget(&pool->cache, sequence->blocks[n_blocks])) {
+        pool->free_blocks[pool->n_free++] = sequence->blocks[n_blocks];
+        gone++;
+    }
+    return gone;
+}

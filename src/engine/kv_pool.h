@@ -74,6 +74,9 @@ static inline uint8_t *dse_kv_block(const struct dse_kv_pool *pool, int32_t bloc
 {
     return pool->memory + (size_t)block * pool->layout.block_bytes;
 }
+/* Takes out of the cache, from the last to the first, the blocks of a sequence that nobody else refers to and nothing
+ * stands on; the others are released. Returns how many are gone. */
+int dse_kv_forget(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence);
 /* Gives back blocks and promise; length 0. */
 void dse_kv_release(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence);
 

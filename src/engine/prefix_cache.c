@@ -85,6 +85,13 @@ void dse_prefix_advance(const struct dse_prefix_cache *cache, struct dse_prefix_
     chain->n_blocks++;
 }
 
+/* One more, or one less, continues what this entry continues; that is there as long as the entry is. */
+static void count_child(struct dse_prefix_cache *cache, const struct dse_prefix_entry *entry, int32_t change)
+{
+    const int32_t parent = entry->depth > 0 ? find_hash(cache, entry->parent_hash) : -1;
+    if (parent >= 0) cache->entries[parent].n_children += change;
+}
+
 int32_t dse_prefix_add(struct dse_prefix_cache *cache, const struct dse_prefix_chain *chain, const int32_t *tokens,
                        int32_t block, const struct dse_prefix_id *id)
 {
@@ -107,6 +114,7 @@ int32_t dse_prefix_add(struct dse_prefix_cache *cache, const struct dse_prefix_c
     memcpy(entry->tokens, tokens, sizeof entry->tokens);
     *bucket = block;
     cache->n_filled++;
+    count_child(cache, entry, 1);
     return block;
 }
 
@@ -139,6 +147,7 @@ static void forget(struct dse_prefix_cache *cache, int32_t block)
     *link = cache->entries[block].next;
     cache->entries[block].filled = false;
     cache->n_filled--;
+    count_child(cache, &cache->entries[block], -1);
 }
 
 int32_t dse_prefix_park(struct dse_prefix_cache *cache, int32_t block)
@@ -171,4 +180,13 @@ int32_t dse_prefix_evict(struct dse_prefix_cache *cache)
     forget(cache, block);
     dse_counter_add(DSE_COUNTER_PREFIX_EVICTIONS, 1);
     return block;
+}
+
+bool dse_prefix_forget(struct dse_prefix_cache *cache, int32_t block)
+{
+    const struct dse_prefix_entry *entry = &cache->entries[block];
+    if (!entry->filled || !entry->parked || entry->n_children > 0) return false;
+    dse_prefix_unpark(cache, block);
+    forget(cache, block);
+    return true;
 }

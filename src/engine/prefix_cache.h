@@ -45,6 +45,7 @@ struct dse_prefix_entry {
     uint64_t hash, parent_hash;
     struct dse_prefix_id id, parent;
     int32_t depth;         /* blocks before it */
+    int32_t n_children;    /* entries that continue it */
     int32_t next;          /* of the same bucket */
     int32_t older, newer;  /* parked ones, in the order they were parked */
     int32_t before, after; /* unsaved ones, that parked last in front */
@@ -97,5 +98,7 @@ void dse_prefix_unpark(struct dse_prefix_cache *cache, int32_t block); /* it has
 void dse_prefix_saved(struct dse_prefix_cache *cache, int32_t block);
 /* Forgets the block that was parked first and returns it; -1: none is parked. */
 int32_t dse_prefix_evict(struct dse_prefix_cache *cache);
+/* Forgets this block, unless it is referred to or others stand on it. */
+bool dse_prefix_forget(struct dse_prefix_cache *cache, int32_t block);
 
 #endif

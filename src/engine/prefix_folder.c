@@ -14,55 +14,18 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "engine/private_folder.h"
 
 /* Files of one minute count as used together. */
 #define AGE_SECONDS 60
 /* More files than any space holds: what lies beyond is left alone. */
 #define MAX_FILES (1u << 21)
 
-static enum dse_status make_private(const char *path, struct dse_error *err)
-{
-    char *parent = dse_strdup(DSE_MEM_MISC, path);
-    if (parent == NULL) return dse_fail_memory(err, strlen(path), "a path");
-    size_t end = strlen(parent);
-    while (end > 1 && parent[end - 1] == '/')
-        end--;
-    while (end > 0 && parent[end - 1] != '/')
-        end--;
-    parent[end] = '\0';
-    enum dse_status status = end > 1 ? dse_make_directories(parent, err) : DSE_OK;
-    dse_free(parent);
-    if (status == DSE_OK && mkdir(path, 0700) != 0 && errno != EEXIST)
-        status = dse_fail_errno(err, errno, path, "make the folder of the prefix cache");
-    return status;
-}
-
-static enum dse_status check_private(int fd, const char *path, struct dse_error *err)
-{
-    struct stat st;
-    if (fstat(fd, &st) != 0) return dse_fail_errno(err, errno, path, "look at");
-    if (st.st_uid != geteuid())
-        return dse_fail_at(err, DSE_ERR_INVALID, path, -1,
-                           "%s belongs to another user: prompts can be read out of a prefix cache, choose a folder of "
-                           "your own",
-                           path);
-    if ((st.st_mode & 077) != 0)
-        return dse_fail_at(err, DSE_ERR_INVALID, path, -1,
-                           "%s is open to other users (mode %04o), and prompts can be read out of a prefix cache: "
-                           "chmod 700 it, or choose a folder that does not exist yet",
-                           path, (unsigned)(st.st_mode & 07777));
-    return DSE_OK;
-}
-
 enum dse_status dse_prefix_folder_open(const char *path, struct dse_prefix_folder *folder, struct dse_error *err)
 {
     *folder = (struct dse_prefix_folder){.fd = -1, .lock = -1};
     if (path[0] == '\0') return dse_fail_at(err, DSE_ERR_INVALID, "prefix_cache_disk", -1, "no folder is named");
-    enum dse_status status = make_private(path, err);
-    if (status != DSE_OK) return status;
-    folder->fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (folder->fd < 0) return dse_fail_errno(err, errno, path, "open the folder of the prefix cache");
-    status = check_private(folder->fd, path, err);
+    enum dse_status status = dse_private_folder_open(path, "a prefix cache", &folder->fd, err);
     if (status != DSE_OK) return status;
     folder->lock = openat(folder->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (folder->lock < 0) return dse_fail_errno(err, errno, path, "lock the prefix cache in");

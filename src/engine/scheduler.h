@@ -25,7 +25,7 @@ struct dse_span {
 struct dse_scheduler {
     struct dse_kv_pool pool;
     struct dse_prefix_disk *disk; /* borrowed; NULL: the prefix cache is in memory only */
-    int n_loads;                  /* under way, with the blocks they fill; also for tasks that are gone */
+    int n_loads; /* under way, and saved beginnings, with the blocks they fill or hold; also for tasks that are gone */
     struct dse_policy policy;
     uint64_t now_ns;          /* of the turn */
     struct dse_task *waiting; /* without blocks, by id */

@@ -124,6 +124,25 @@ static bool advance_grammar(struct dse_sequence *sequence, int32_t token, bool i
     return !dse_grammar_accept(sequence->grammar, token) || dse_grammar_must_end(sequence->grammar);
 }
 
+/* The next of the tokens that are to come, with the logprob that the model gives it. */
+static bool take_forced(const struct dse_engine *engine, struct dse_sequence *sequence, const float *logits,
+                        const uint64_t *mask, struct dse_sample *sample)
+{
+    struct dse_forced *forced = &sequence->forced;
+    if (forced->n_tokens == 0) return false;
+    const int32_t token = *forced->tokens;
+    if (token < 0 || token >= engine->model->file->config.n_vocab ||
+        (mask != NULL && (mask[token / 64] >> token % 64 & 1) == 0)) {
+        *forced = (struct dse_forced){0};
+        return false;
+    }
+    forced->tokens++;
+    forced->n_tokens--;
+    *sample = (struct dse_sample){.token = token};
+    if (sequence->task->top_logprobs >= 0) dse_sampler_score(sequence->sampler, logits, token, sample);
+    return true;
+}
+
 static void sample_one(struct dse_engine *engine, struct dse_sequence *sequence, float *logits)
 {
     struct dse_task *task = sequence->task;
@@ -134,9 +153,10 @@ static void sample_one(struct dse_engine *engine, struct dse_sequence *sequence,
         dse_grammar_mask(sequence->grammar, engine->mask);
         mask = engine->mask;
     }
-    enum dse_status status = dse_sampler_sample(sequence->sampler, logits, mask, task->stops,
-                                                banned_count(task, sequence), (uint64_t)sequence->choice,
-                                                (uint64_t)sequence->n_tokens, &sample, &error);
+    enum dse_status status = DSE_OK;
+    if (!take_forced(engine, sequence, logits, mask, &sample))
+        status = dse_sampler_sample(sequence->sampler, logits, mask, task->stops, banned_count(task, sequence),
+                                    (uint64_t)sequence->choice, (uint64_t)sequence->n_tokens, &sample, &error);
     if (status != DSE_OK) {
         /* A text that is complete and that nothing can follow ends, whatever holds its end back (min_tokens,
          * ignore_eos). */
@@ -158,6 +178,7 @@ static void sample_one(struct dse_engine *engine, struct dse_sequence *sequence,
                               .logprob = sample.logprob,
                               .n_top = sample.n_top,
                               .top = sample.top,
+                              .forced = &sequence->forced,
                               .n_prompt = task->n_prompt};
     bool more = emit(engine, task, &event);
     if (is_stop || complete || !more)

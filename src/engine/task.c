@@ -66,6 +66,8 @@ static enum dse_status check_request(const struct dse_model *model, const struct
         status = check_int(r->grammar_after_token, -1, n_vocab - 1, "grammar_after_token", err);
     if (status == DSE_OK && r->cache_salt_bytes > 0 && r->cache_salt == NULL)
         status = dse_fail_at(err, DSE_ERR_INVALID, "cache_salt", -1, "cache_salt has a length but no bytes");
+    if (status == DSE_OK && r->forced.n_tokens > 0)
+        status = check_ids(r->forced.tokens, r->forced.n_tokens, n_vocab, "forced", err);
     if (status == DSE_OK && r->sampling.n_logit_bias > 0 && r->sampling.logit_bias == NULL)
         status = dse_fail_at(err, DSE_ERR_INVALID, "logit_bias", -1, "logit_bias has a count but no entries");
     return status;
@@ -127,6 +129,7 @@ static enum dse_status create_sequence(struct dse_sequence *sequence, const stru
     sequence->kv.blocks = dse_calloc(DSE_MEM_REQUEST, (size_t)sequence->kv.max_blocks, sizeof *sequence->kv.blocks);
     if (sequence->tokens == NULL || sequence->kv.blocks == NULL)
         return dse_fail_memory(err, (size_t)capacity * sizeof *sequence->tokens, "tokens of a request");
+    sequence->forced = r->forced;
     memcpy(sequence->tokens, r->prompt, (size_t)r->n_prompt * sizeof *sequence->tokens);
     sequence->n_tokens = r->n_prompt;
 

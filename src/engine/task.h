@@ -28,8 +28,9 @@ struct dse_sequence {
     struct dse_sampler *sampler; /* NULL when nothing is generated */
     struct dse_grammar_state *grammar;
     bool grammar_on;
-    bool done;    /* its FINISH event is out or on its way */
-    int allotted; /* rows of the step being formed */
+    struct dse_forced forced; /* what of them has not come yet */
+    bool done;                /* its FINISH event is out or on its way */
+    int allotted;             /* rows of the step being formed */
     uint64_t first_token_ns, last_token_ns;
 };
 

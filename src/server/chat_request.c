@@ -209,6 +209,21 @@ static enum dse_status parse_thinking(const json_t *root, struct dse_chat_reques
     return DSE_OK;
 }
 
+/* Several names for one number; -1 is no limit. */
+static enum dse_status parse_thought_budget(const json_t *root, struct dse_gen_params *params, struct dse_error *err)
+{
+    static const char *const names[] = {"thinking_budget", "thinking_token_budget", "thinking_budget_tokens"};
+    const json_t *thinking = dse_param_get(root, "thinking");
+    bool given = false;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        TRY(dse_param_int(root, names[i], -1, INT64_MAX, &params->thought_budget, &given, err));
+        params->has_thought_budget |= given;
+    }
+    TRY(dse_param_int(thinking, "thinking.budget_tokens", 1, INT64_MAX, &params->thought_budget, &given, err));
+    params->has_thought_budget |= given;
+    return DSE_OK;
+}
+
 static enum dse_status parse_logprobs(const json_t *root, struct dse_gen_params *params, struct dse_error *err)
 {
     int64_t top = 0;
@@ -228,7 +243,8 @@ enum dse_status dse_chat_request_parse(const json_t *root, int n_vocab, struct d
     TRY(parse_messages(root, request, err));
     TRY(parse_logprobs(root, &request->params, err));
     TRY(parse_tools(root, request, err));
-    return parse_thinking(root, request, err);
+    TRY(parse_thinking(root, request, err));
+    return parse_thought_budget(root, &request->params, err);
 }
 
 enum dse_tool_format dse_chat_request_tools(const struct dse_chat_request *request, const struct dse_served *served)

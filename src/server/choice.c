@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "server/slots.h"
 
 static void on_text(void *user, enum dse_channel channel, const char *text, size_t bytes)
 {
@@ -16,6 +17,11 @@ static void on_text(void *user, enum dse_channel channel, const char *text, size
         dse_items_add_text(&c->items, channel, text, bytes);
     else
         dse_buffer_append(&c->text[channel], text, bytes);
+}
+
+static void ignore_text(void *user, enum dse_channel channel, const char *text, size_t bytes)
+{
+    (void)user, (void)channel, (void)text, (void)bytes;
 }
 
 static void on_tool(void *user, const struct dse_tool_event *event)
@@ -61,12 +67,20 @@ enum dse_status dse_choice_init(struct dse_generation *g, int index, struct dse_
         .emit_tool = on_tool,
         .user = c,
     };
-    return dse_output_create(&options, &c->output, err);
+    enum dse_status status = dse_output_create(&options, &c->output, err);
+    if (status != DSE_OK || !options.think_open || g->params.thought_budget < 0) return status;
+    /* Whatever the client sees of thoughts. */
+    options.n_stops = 0;
+    options.reasoning = DSE_REASONING_DEEPSEEK;
+    options.tools = DSE_TOOLS_NONE;
+    options.emit = ignore_text;
+    return dse_output_create(&options, &c->thoughts, err);
 }
 
 void dse_choice_deinit(struct dse_choice *c)
 {
     dse_output_free(c->output);
+    dse_output_free(c->thoughts);
     dse_buffer_deinit(&c->text[0]);
     dse_buffer_deinit(&c->text[1]);
     dse_buffer_deinit(&c->raw);
@@ -75,6 +89,7 @@ void dse_choice_deinit(struct dse_choice *c)
     dse_free(c->vector);
     dse_logprobs_deinit(&c->logprobs);
     dse_logprobs_deinit(&c->waiting);
+    dse_tokens_deinit(&c->tokens);
 }
 
 void dse_choices_begin_with_echo(struct dse_generation *g, struct dse_gen_prompt *p)
@@ -160,15 +175,32 @@ static void pass_on(struct dse_choice *c)
     }
 }
 
+/* Counts tokens inside <think>; when there are as many as the request allows, </think> comes next. A grammar that is on
+ * may not let it come at once: then as soon as it does. */
+static void limit_thought(struct dse_choice *c, struct dse_slice text, struct dse_forced *forced)
+{
+    const bool thought = dse_output_in_reasoning(c->thoughts);
+    int ignored;
+    (void)dse_output_feed(c->thoughts, text.data ? text.data : "", text.bytes, &ignored);
+    if (!dse_output_in_reasoning(c->thoughts)) return;
+    c->n_thought += thought;
+    if (c->n_thought >= c->generation->params.thought_budget && forced->n_tokens == 0)
+        *forced = dse_thought_end(c->generation->served);
+}
+
 static bool on_token(struct dse_choice *c, const struct dse_event *event)
 {
     struct dse_generation *g = c->generation;
     if (c->stopped || atomic_load(&g->failed)) return false;
     c->n_tokens++;
     start_choice(c);
+    /* Without memory for it the slot ends here: what is saved of it is right, and less. */
+    if (g->params.id_slot >= 0 && c->tokens.count + 1 == (size_t)c->n_tokens)
+        (void)(dse_tokens_push(&c->tokens, event->token, NULL) == DSE_OK);
     if (event->is_stop_token) return true;
     const struct dse_tokenizer *tokenizer = g->served->tokenizer;
     struct dse_slice text = dse_tokenizer_bytes(tokenizer, event->token);
+    if (c->thoughts) limit_thought(c, text, event->forced);
     if (g->params.skip_special_tokens && dse_tokenizer_kind(tokenizer, event->token) == DSE_TOKEN_CONTROL &&
         !dse_tool_format_has(g->tools, text.data, text.bytes))
         return true;
@@ -186,6 +218,7 @@ static bool on_token(struct dse_choice *c, const struct dse_event *event)
         size_t held = more ? dse_output_held_bytes(c->output) : 0;
         dse_logprobs_move(&c->waiting, &c->logprobs, c->raw.length > held ? c->raw.length - held : 0);
         if (!more) dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
+        dse_items_add_logprobs(&c->items, c->logprobs.count);
     }
     c->stopped = !more;
     if (!more) c->stop_index = stop_index;
@@ -202,6 +235,21 @@ static void on_prompt_logprob(struct dse_gen_prompt *p, const struct dse_event *
     struct dse_choice *c = &p->generation->choices[p->index * p->generation->params.n];
     entry->text_offset = c->characters;
     c->characters += count_characters(text.data, text.bytes);
+}
+
+/* The prompt and as much of the answer as there is: all of it that was computed is in the prefix cache. */
+static void fill_slot(const struct dse_choice *c)
+{
+    const struct dse_generation *g = c->generation;
+    const struct dse_tokens *prompt = &c->prompt->tokens;
+    struct dse_slot_tokens held = {.n_tokens = prompt->count + c->tokens.count,
+                                   .adapter_identity = g->adapter_identity};
+    held.tokens = dse_calloc(DSE_MEM_SERVER, held.n_tokens, sizeof *held.tokens);
+    if (!held.tokens) return; /* it holds what it held before */
+    memcpy(held.tokens, prompt->ids, prompt->count * sizeof *held.tokens);
+    if (c->tokens.count > 0) memcpy(held.tokens + prompt->count, c->tokens.ids, c->tokens.count * sizeof *held.tokens);
+    memcpy(held.cache_salt, g->caller.cache_salt, sizeof held.cache_salt);
+    dse_slots_put(g->server->slots, g->caller.tenant, g->params.id_slot, &held);
 }
 
 static void on_finish(struct dse_choice *c, const struct dse_event *event)
@@ -222,9 +270,11 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
         dse_output_finish(c->output);
         drop_call_logprobs(c);
         dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
+        dse_items_add_logprobs(&c->items, c->logprobs.count);
         start_choice(c);
         pass_on(c);
     }
+    if (g->params.id_slot >= 0 && event->finish != DSE_FINISH_ERROR) fill_slot(c);
     c->finished = true;
     g->n_finished++;
     if (g->params.stream) dse_stream_finish(c);

@@ -86,8 +86,11 @@ enum dse_status dse_completion_request_parse(const json_t *root, int n_vocab, st
     if (request->suffix_bytes == 0) request->suffix = NULL; /* some clients send "" for none */
     if (request->suffix && request->echo)
         return dse_fail_at(err, DSE_ERR_INVALID, "echo", -1, "echo is not possible together with suffix");
-    return dse_completion_prompts_parse(root, "prompt", n_vocab, DSE_MAX_PROMPTS, &request->prompts,
-                                        &request->n_prompts, err);
+    TRY(dse_completion_prompts_parse(root, "prompt", n_vocab, DSE_MAX_PROMPTS, &request->prompts, &request->n_prompts,
+                                     err));
+    if (params->id_slot < 0 || request->n_prompts == 1) return DSE_OK;
+    return dse_fail_at(err, DSE_ERR_INVALID, "id_slot", -1, "id_slot goes with one prompt, there are %d",
+                       request->n_prompts);
 }
 
 void dse_completion_request_deinit(struct dse_completion_request *request)

@@ -197,7 +197,7 @@ static enum dse_status prepare(const struct dse_served *served, const json_t *ro
 void dse_handle_embeddings(struct dse_server *server, struct dse_http_exchange *x)
 {
     struct dse_error err;
-    struct dse_gen_params params = {.sampling = dse_sampling_default, .n = 1};
+    struct dse_gen_params params = {.sampling = dse_sampling_default, .n = 1, .id_slot = -1, .thought_budget = -1};
     struct dse_generation_setup setup = {.exchange = x, .params = &params};
     json_t *root = dse_request_object(server, x);
     if (!root || !dse_request_model_known(server, x, root)) {

@@ -260,6 +260,8 @@ static enum dse_status submit_one(struct dse_generation *g, struct dse_gen_promp
     /* What is thought is free; the grammar is for the answer. */
     if (g->grammar && g->starts_in_reasoning)
         request.grammar_after_token = dse_tokenizer_find_added(g->served->tokenizer, "</think>");
+    if (g->params.thought_budget == 0 && g->starts_in_reasoning) request.forced = dse_thought_end(g->served);
+    g->adapter_identity = request.adapter_identity;
     request.on_event = dse_choice_on_event;
     request.user = p;
     return dse_engine_submit(g->served->engine, &request, id, err);
@@ -368,6 +370,7 @@ static enum dse_status create(struct dse_server *server, const struct dse_genera
     set_names(g);
     /* Of the request's JSON, which may be large, only the stop strings are still needed. */
     g->stop = json_incref(json_object_get(setup->root, "stop"));
+    if (!g->params.has_thought_budget) g->params.thought_budget = server->thought_budget;
     enum dse_status status = dse_caller_identify(&server->auth, g->exchange, &g->params, &g->caller, err);
     json_decref(setup->root);
     g->params.model = g->params.cache_salt = NULL;

@@ -71,6 +71,8 @@ struct dse_choice {
     struct dse_gen_prompt *prompt;
     int index;
     struct dse_output *output;
+    struct dse_output *thoughts;  /* follows the text for a budget of thoughts; NULL: there is none */
+    int64_t n_thought;            /* tokens */
     struct dse_buffer text[2];    /* by enum dse_channel: since the last chunk, or whole */
     struct dse_tool_answer calls; /* the same of tool calls */
     struct dse_items items;       /* all three, in dialects of events */
@@ -78,6 +80,7 @@ struct dse_choice {
     struct dse_buffer raw;        /* all bytes fed, kept only for logprobs with stop strings */
     struct dse_logprobs logprobs; /* of text that has come out: since the last chunk, or whole */
     struct dse_logprobs waiting;  /* of text that is held back, for it may be dropped */
+    struct dse_tokens tokens;     /* all that were sampled, kept only for a slot */
     uint32_t characters;          /* code points so far, echo included: text_offset */
     bool started, stopped, finished, echo_sent;
     int n_tokens;
@@ -99,6 +102,7 @@ struct dse_generation {
     bool starts_in_reasoning;
     enum dse_tool_format tools; /* DSE_TOOLS_NONE: the request has none, or the model no format */
     struct dse_caller caller;
+    uint64_t adapter_identity; /* of the requests in the engine */
     char id[48], model[256];
     char *echo;   /* owned: fields of the request that the answer repeats, as JSON; or NULL */
     int n_events; /* told in a stream of events; engine thread */
@@ -150,6 +154,12 @@ void dse_generation_fail(struct dse_generation *generation, const struct dse_gen
 
 /* A choice will have no more events. Answers when it was the last of the generation, which may then be gone. */
 void dse_generation_choice_finished(struct dse_gen_prompt *prompt);
+
+/* The tokens that end a thought. */
+static inline struct dse_forced dse_thought_end(const struct dse_served *served)
+{
+    return (struct dse_forced){served->thought_end.ids, (int)served->thought_end.count};
+}
 
 /* choice.c: events to texts. */
 DSE_MUST_CHECK enum dse_status dse_choice_init(struct dse_generation *generation, int index, struct dse_error *err);

@@ -134,6 +134,23 @@ const char *dse_http_header(const struct dse_http_exchange *x, const char *name)
     return NULL;
 }
 
+bool dse_http_query(const struct dse_http_exchange *x, const char *name, char *value, size_t size)
+{
+    const size_t name_bytes = strlen(name);
+    for (const char *at = x->query; *at;) {
+        const size_t bytes = strcspn(at, "&");
+        if (bytes > name_bytes && strncmp(at, name, name_bytes) == 0 && at[name_bytes] == '=') {
+            const size_t value_bytes = bytes - name_bytes - 1;
+            if (value_bytes >= size) return false;
+            memcpy(value, at + name_bytes + 1, value_bytes);
+            value[value_bytes] = '\0';
+            return true;
+        }
+        at += bytes + (at[bytes] == '&');
+    }
+    return false;
+}
+
 const char *dse_http_body(const struct dse_http_exchange *x, size_t *bytes)
 {
     *bytes = x->body.length;

@@ -7,6 +7,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <microhttpd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -145,8 +146,9 @@ void *dse_http_head_target(void *user, const char *target, struct MHD_Connection
     struct dse_http_exchange *x = dse_http_exchange_create(user, connection);
     if (!x) return NULL;
     x->target_bytes = target ? strlen(target) : 0;
-    /* Queries mean nothing here, and their pairs would use up the library's pool: it shall find an empty one. */
+    /* Pairs of a query would use up the library's pool: it shall find an empty one, what endpoints read is kept here. */
     const char *query = target ? strchr(target, '?') : NULL;
+    if (query && strlen(query + 1) <= HTTP_MAX_QUERY) snprintf(x->query, sizeof x->query, "%s", query + 1);
     if (query && query[1]) *((char *)(uintptr_t)query + 1) = '\0';
     MHD_set_connection_value(connection, MHD_HEADER_KIND, "Cookie", no_cookies);
     return x;

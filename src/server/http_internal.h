@@ -11,6 +11,7 @@
 #include "server/workers.h"
 
 #define HTTP_MAX_ANSWER_HEADERS 24
+#define HTTP_MAX_QUERY          128
 
 struct MHD_Connection;
 struct MHD_Daemon;
@@ -38,7 +39,8 @@ struct dse_http_exchange {
 
     /* request: written by the I/O thread before dispatch, then constant */
     char *method, *path;
-    struct dse_buffer header_text; /* name NUL value NUL … */
+    char query[HTTP_MAX_QUERY + 1]; /* "": none, or a longer one, which no endpoint has */
+    struct dse_buffer header_text;  /* name NUL value NUL … */
     int n_headers;
     struct dse_buffer body;
     size_t discarded_bytes;

@@ -40,7 +40,7 @@ static struct dse_item *add(struct dse_items *list, enum dse_item_kind kind)
         list->capacity = capacity;
     }
     struct dse_item *item = &list->items[list->count++];
-    item->kind = kind;
+    *item = (struct dse_item){.kind = kind};
     set_id(item);
     dse_buffer_init(&item->name, DSE_MEM_REQUEST, DSE_TOOL_MAX_NAME_BYTES + 1);
     dse_buffer_init(&item->text, DSE_MEM_REQUEST, MAX_ITEM_BYTES);
@@ -65,6 +65,18 @@ void dse_items_add_call(struct dse_items *list, const struct dse_tool_event *eve
     if (!dse_buffer_append(to, event->text, event->bytes)) list->failed = true;
 }
 
+void dse_items_add_logprobs(struct dse_items *list, size_t count)
+{
+    size_t i = list->count;
+    while (i > 0 && list->items[i - 1].kind != DSE_ITEM_TEXT)
+        i--;
+    if (i == 0) return; /* of blanks that were dropped: the next text takes them */
+    struct dse_item *item = &list->items[i - 1];
+    if (item->n_logprobs == 0) item->first_logprob = list->n_logprobs;
+    item->n_logprobs += count - list->n_logprobs;
+    list->n_logprobs = count;
+}
+
 void dse_items_tell(struct dse_items *list, const struct dse_item_teller *teller, void *user, bool over)
 {
     while (list->told < list->count) {
@@ -74,10 +86,11 @@ void dse_items_tell(struct dse_items *list, const struct dse_item_teller *teller
         size_t bytes = item->text.length - list->sent;
         if (bytes > 0) teller->more(user, list->told, item, item->text.data + list->sent, bytes);
         list->sent = item->text.length;
+        if (bytes > 0) list->sent_logprobs = item->n_logprobs;
         if (list->told + 1 == list->count && !over) return; /* more of it may come */
         teller->close(user, list->told, item);
         list->told++;
-        list->sent = 0;
+        list->sent = list->sent_logprobs = 0;
         list->opened = false;
     }
 }

@@ -91,13 +91,13 @@ static void put_chat_token(struct dse_buffer *out, const struct dse_tokenizer *t
     dse_buffer_putc(out, ']');
 }
 
-void dse_put_chat_logprobs(struct dse_buffer *out, const struct dse_tokenizer *tokenizer,
-                           const struct dse_logprobs *list, int n_top)
+void dse_put_token_logprobs(struct dse_buffer *out, const struct dse_tokenizer *tokenizer,
+                            const struct dse_logprobs *list, size_t begin, size_t end, int n_top)
 {
-    dse_buffer_puts(out, "{\"content\":[");
-    for (size_t i = 0; i < list->count; i++) {
+    dse_buffer_putc(out, '[');
+    for (size_t i = begin; i < end; i++) {
         const struct dse_logprob_entry *entry = &list->entries[i];
-        if (i) dse_buffer_putc(out, ',');
+        if (i > begin) dse_buffer_putc(out, ',');
         put_chat_token(out, tokenizer, entry->token, entry->logprob);
         dse_buffer_puts(out, ",\"top_logprobs\":[");
         for (int k = 0; k < entry->n_top && k < n_top; k++) {
@@ -107,7 +107,15 @@ void dse_put_chat_logprobs(struct dse_buffer *out, const struct dse_tokenizer *t
         }
         dse_buffer_puts(out, "]}");
     }
-    dse_buffer_puts(out, "],\"refusal\":null}");
+    dse_buffer_putc(out, ']');
+}
+
+void dse_put_chat_logprobs(struct dse_buffer *out, const struct dse_tokenizer *tokenizer,
+                           const struct dse_logprobs *list, int n_top)
+{
+    dse_buffer_puts(out, "{\"content\":");
+    dse_put_token_logprobs(out, tokenizer, list, 0, list->count, n_top);
+    dse_buffer_puts(out, ",\"refusal\":null}");
 }
 
 /* The list of one prompt or choice goes on after another, so commas are asked for by position. */

@@ -33,6 +33,9 @@ void dse_logprobs_cut(struct dse_logprobs *list, size_t raw_bytes);
 /* Moves entries that begin before this byte of the raw text to the end of another list. false: no memory. */
 bool dse_logprobs_move(struct dse_logprobs *from, struct dse_logprobs *to, size_t raw_bytes);
 
+/* [{token,logprob,bytes,top_logprobs}] of entries [begin, end) */
+void dse_put_token_logprobs(struct dse_buffer *out, const struct dse_tokenizer *tokenizer,
+                            const struct dse_logprobs *list, size_t begin, size_t end, int n_top);
 /* {"content":[{token,logprob,bytes,top_logprobs}],"refusal":null} */
 void dse_put_chat_logprobs(struct dse_buffer *out, const struct dse_tokenizer *tokenizer,
                            const struct dse_logprobs *list, int n_top);

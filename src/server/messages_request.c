@@ -267,16 +267,6 @@ static enum dse_status translate_stops(const json_t *root, json_t *chat, struct 
     return dse_translate_set(chat, "stop", json_incref((json_t *)stops), err);
 }
 
-/* The switch itself has the same shape in chat requests. */
-static enum dse_status check_thinking(const json_t *root, struct dse_error *err)
-{
-    const json_t *thinking = dse_param_get(root, "thinking");
-    int64_t budget = 0;
-    if (!thinking) return DSE_OK;
-    if (!json_is_object(thinking)) return dse_field_wrong(err, "thinking", "an object", thinking);
-    return dse_param_int(thinking, "thinking.budget_tokens", 1, INT64_MAX, &budget, NULL, err);
-}
-
 static enum dse_status translate_output_config(const json_t *root, json_t *chat, struct dse_error *err)
 {
     static const char *const types[] = {"json_schema", NULL};
@@ -308,7 +298,6 @@ static enum dse_status translate(const json_t *root, bool counting, json_t *chat
     TRY(translate_messages(root, chat, err));
     TRY(translate_tools(root, chat, err));
     TRY(translate_stops(root, chat, err));
-    TRY(check_thinking(root, err));
     return translate_output_config(root, chat, err);
 }
 

@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "base/random.h"
 #include "server/params.h"
+#include "server/slots.h"
 
 static enum dse_status add_stop(struct dse_gen_params *params, const json_t *value, const char *path,
                                 struct dse_error *err)
@@ -173,10 +174,19 @@ static enum dse_status parse_stream(const json_t *root, struct dse_gen_params *p
     return dse_param_bool(options, "stream_options.continuous_usage_stats", &params->continuous_usage, NULL, err);
 }
 
+enum dse_status dse_cache_salt_parse(const json_t *root, struct dse_gen_params *params, struct dse_error *err)
+{
+    TRY(dse_param_string(root, "cache_salt", &params->cache_salt, NULL, err));
+    if (params->cache_salt && !*params->cache_salt)
+        return dse_fail_at(err, DSE_ERR_INVALID, "cache_salt", -1, "cache_salt must not be empty");
+    return DSE_OK;
+}
+
 enum dse_status dse_gen_params_parse(const json_t *root, int n_vocab, struct dse_gen_params *params,
                                      struct dse_error *err)
 {
-    *params = (struct dse_gen_params){.sampling = dse_sampling_default, .max_tokens = -1, .skip_special_tokens = true};
+    *params = (struct dse_gen_params){
+        .sampling = dse_sampling_default, .max_tokens = -1, .thought_budget = -1, .skip_special_tokens = true};
     TRY(dse_param_string(root, "model", &params->model, NULL, err));
     TRY(parse_lengths(root, params, err));
     TRY(parse_sampling(root, params, err));
@@ -190,10 +200,12 @@ enum dse_status dse_gen_params_parse(const json_t *root, int n_vocab, struct dse
     int64_t priority = 0;
     TRY(dse_param_int(root, "priority", -DSE_MAX_PRIORITY, DSE_MAX_PRIORITY, &priority, &params->has_priority, err));
     params->priority = (int)priority;
-    TRY(dse_param_string(root, "cache_salt", &params->cache_salt, NULL, err));
-    if (params->cache_salt && !*params->cache_salt)
-        return dse_fail_at(err, DSE_ERR_INVALID, "cache_salt", -1, "cache_salt must not be empty");
-    return DSE_OK;
+    int64_t slot = -1;
+    TRY(dse_param_int(root, "id_slot", -1, DSE_MAX_SLOT_ID, &slot, NULL, err));
+    params->id_slot = (int)slot;
+    if (slot >= 0 && params->n > 1)
+        return dse_fail_at(err, DSE_ERR_INVALID, "id_slot", -1, "id_slot goes with one answer, n is %d", params->n);
+    return dse_cache_salt_parse(root, params, err);
 }
 
 void dse_gen_params_deinit(struct dse_gen_params *params)

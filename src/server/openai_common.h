@@ -31,10 +31,16 @@ struct dse_gen_params {
     const char *cache_salt; /* NULL: that of the key */
     bool has_priority;
     int priority;
+    int id_slot;            /* -1: none (slots.h) */
+    int64_t thought_budget; /* tokens between <think> and </think>, -1: not given, or any number; chat only */
+    bool has_thought_budget;
 };
 
 /* root: the request object, which must outlive *params. n_vocab bounds token ids. */
 DSE_MUST_CHECK enum dse_status dse_gen_params_parse(const json_t *root, int n_vocab, struct dse_gen_params *params,
+                                                    struct dse_error *err);
+/* `cache_salt` alone. */
+DSE_MUST_CHECK enum dse_status dse_cache_salt_parse(const json_t *root, struct dse_gen_params *params,
                                                     struct dse_error *err);
 void dse_gen_params_deinit(struct dse_gen_params *params);
 

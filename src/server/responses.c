@@ -26,16 +26,28 @@ static const char *id_prefix(const struct dse_item *item)
     return prefixes[item->kind];
 }
 
+/* The member of a text: entries of its list from `begin` on. Empty if the request wants none. */
+static void put_logprobs(const struct dse_choice *c, const struct dse_item *item, size_t begin, struct dse_buffer *out)
+{
+    const struct dse_generation *g = c->generation;
+    const size_t first = item->first_logprob;
+    dse_buffer_puts(out, ",\"logprobs\":");
+    dse_put_token_logprobs(out, g->served->tokenizer, &c->logprobs, first + begin, first + item->n_logprobs,
+                           g->params.sampling.top_logprobs);
+}
+
 /* The content part of a thought or text; empty: as a stream opens it. */
-static void put_part(const struct dse_item *item, bool empty, struct dse_buffer *out)
+static void put_part(const struct dse_choice *c, const struct dse_item *item, bool empty, struct dse_buffer *out)
 {
     bool text = item->kind == DSE_ITEM_TEXT;
     dse_buffer_printf(out, "{\"type\":\"%s\",\"text\":", text ? "output_text" : "reasoning_text");
     dse_buffer_put_json_string(out, dse_buffer_text(&item->text), empty ? 0 : item->text.length);
-    dse_buffer_puts(out, text ? ",\"annotations\":[],\"logprobs\":[]}" : "}");
+    if (text) dse_buffer_puts(out, ",\"annotations\":[]");
+    if (text) put_logprobs(c, item, empty ? item->n_logprobs : 0, out);
+    dse_buffer_putc(out, '}');
 }
 
-static void put_item(const struct dse_item *item, enum state state, struct dse_buffer *out)
+static void put_item(const struct dse_choice *c, const struct dse_item *item, enum state state, struct dse_buffer *out)
 {
     bool empty = state == IN_PROGRESS;
     dse_buffer_printf(out, "{\"id\":\"%s_%s\",\"status\":\"%s\",", id_prefix(item), item->id, state_names[state]);
@@ -49,7 +61,7 @@ static void put_item(const struct dse_item *item, enum state state, struct dse_b
     }
     dse_buffer_puts(out, item->kind == DSE_ITEM_TEXT ? "\"type\":\"message\",\"role\":\"assistant\",\"content\":["
                                                      : "\"type\":\"reasoning\",\"summary\":[],\"content\":[");
-    if (!empty) put_part(item, false, out);
+    if (!empty) put_part(c, item, false, out);
     dse_buffer_puts(out, "]}");
 }
 
@@ -90,7 +102,7 @@ static void put_response(const struct dse_generation *g, enum state state, const
     dse_buffer_puts(out, ",\"output\":[");
     for (size_t i = 0; state != IN_PROGRESS && i < c->items.count; i++) {
         if (i) dse_buffer_putc(out, ',');
-        put_item(&c->items.items[i], state == FAILED ? INCOMPLETE : item_state(c, i), out);
+        put_item(c, &c->items.items[i], state == FAILED ? INCOMPLETE : item_state(c, i), out);
     }
     dse_buffer_puts(out, "],\"error\":");
     if (error) {
@@ -147,15 +159,16 @@ static void begin(struct dse_choice *c)
 
 static void open_item(void *user, size_t index, const struct dse_item *item)
 {
-    struct dse_generation *g = ((struct dse_choice *)user)->generation;
+    struct dse_choice *c = user;
+    struct dse_generation *g = c->generation;
     struct dse_buffer *out = event(g, "response.output_item.added");
     dse_buffer_printf(out, ",\"output_index\":%zu,\"item\":", index);
-    put_item(item, IN_PROGRESS, out);
+    put_item(c, item, IN_PROGRESS, out);
     dse_stream_event_send(g);
     if (item->kind == DSE_ITEM_CALL) return;
     out = item_event(g, "response.content_part.added", index, item);
     dse_buffer_puts(out, ",\"part\":");
-    put_part(item, true, out);
+    put_part(c, item, true, out);
     dse_stream_event_send(g);
 }
 
@@ -166,11 +179,12 @@ static void more_of_item(void *user, size_t index, const struct dse_item *item, 
         [DSE_ITEM_TEXT] = "response.output_text.delta",
         [DSE_ITEM_CALL] = "response.function_call_arguments.delta",
     };
-    struct dse_generation *g = ((struct dse_choice *)user)->generation;
+    struct dse_choice *c = user;
+    struct dse_generation *g = c->generation;
     struct dse_buffer *out = item_event(g, names[item->kind], index, item);
     dse_buffer_puts(out, ",\"delta\":");
     dse_buffer_put_json_string(out, text, bytes);
-    if (item->kind == DSE_ITEM_TEXT) dse_buffer_puts(out, ",\"logprobs\":[]");
+    if (item->kind == DSE_ITEM_TEXT) put_logprobs(c, item, c->items.sent_logprobs, out);
     dse_stream_event_send(g);
 }
 
@@ -191,16 +205,16 @@ static void close_item(void *user, size_t index, const struct dse_item *item)
         out = item_event(g, text ? "response.output_text.done" : "response.reasoning_text.done", index, item);
         dse_buffer_puts(out, ",\"text\":");
         put_string(out, &item->text);
-        if (text) dse_buffer_puts(out, ",\"logprobs\":[]");
+        if (text) put_logprobs(c, item, 0, out);
         dse_stream_event_send(g);
         out = item_event(g, "response.content_part.done", index, item);
         dse_buffer_puts(out, ",\"part\":");
-        put_part(item, false, out);
+        put_part(c, item, false, out);
         dse_stream_event_send(g);
     }
     out = event(g, "response.output_item.done");
     dse_buffer_printf(out, ",\"output_index\":%zu,\"item\":", index);
-    put_item(item, item_state(c, index), out);
+    put_item(c, item, item_state(c, index), out);
     dse_stream_event_send(g);
 }
 

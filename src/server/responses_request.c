@@ -5,6 +5,7 @@
  */
 #include "server/responses_request.h"
 
+#include <dse/dse.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -300,9 +301,8 @@ static enum dse_status translate_reasoning(const json_t *root, json_t *chat, str
 static enum dse_status refuse(const json_t *root, struct dse_error *err)
 {
     static const char *const stored[] = {"previous_response_id", "conversation", "prompt"};
-    const json_t *include = dse_param_get(root, "include"), *metadata = dse_param_get(root, "metadata");
+    const json_t *metadata = dse_param_get(root, "metadata");
     bool background = false, store = false;
-    int64_t top = 0;
     for (size_t i = 0; i < sizeof stored / sizeof *stored; i++)
         if (dse_param_get(root, stored[i]))
             return dse_fail_at(err, DSE_ERR_INVALID, stored[i], -1,
@@ -314,23 +314,30 @@ static enum dse_status refuse(const json_t *root, struct dse_error *err)
     if (background)
         return dse_fail_at(err, DSE_ERR_INVALID, "background", -1,
                            "background is not possible: a response is not stored to be fetched later");
-    TRY(dse_param_int(root, "top_logprobs", 0, 20, &top, NULL, err));
-    if (top > 0)
-        return dse_fail_at(err, DSE_ERR_INVALID, "top_logprobs", -1,
-                           "top_logprobs is not part of this endpoint; use /v1/chat/completions");
     if (metadata && !json_is_object(metadata)) return dse_field_wrong(err, "metadata", "an object", metadata);
-    if (!include) return DSE_OK;
-    if (!json_is_array(include)) return dse_field_wrong(err, "include", "an array of strings", include);
+    return DSE_OK;
+}
+
+/* Of what can be asked for in addition there are log probabilities here; other words are let pass. */
+static enum dse_status translate_include(const json_t *root, json_t *chat, struct dse_error *err)
+{
+    const json_t *include = dse_param_get(root, "include");
+    int64_t top = 0;
+    bool logprobs = false;
+    TRY(dse_param_int(root, "top_logprobs", 0, DSE_MAX_TOP_LOGPROBS, &top, NULL, err));
+    if (include && !json_is_array(include)) return dse_field_wrong(err, "include", "an array of strings", include);
     for (size_t i = 0; i < json_array_size(include); i++) {
         char path[DSE_FIELD_PATH_BYTES];
         const json_t *what = json_array_get(include, i);
         dse_field_path(path, "include[%zu]", i);
         if (!json_is_string(what)) return dse_field_wrong(err, path, "a string", what);
-        if (strcmp(json_string_value(what), "message.output_text.logprobs") == 0)
-            return dse_fail_at(err, DSE_ERR_INVALID, path, -1,
-                               "%s: log probabilities are not part of this endpoint; use /v1/chat/completions", path);
+        logprobs |= strcmp(json_string_value(what), "message.output_text.logprobs") == 0;
     }
-    return DSE_OK;
+    if (top > 0 && !logprobs)
+        return dse_fail_at(err, DSE_ERR_INVALID, "top_logprobs", -1,
+                           "top_logprobs needs message.output_text.logprobs in include");
+    TRY(dse_translate_set(chat, "top_logprobs", json_integer(top), err));
+    return dse_translate_set(chat, "logprobs", json_boolean(logprobs), err);
 }
 
 static enum dse_status translate(const json_t *root, struct dse_responses_request *request, struct dse_error *err)
@@ -339,6 +346,7 @@ static enum dse_status translate(const json_t *root, struct dse_responses_reques
     int64_t max_tokens = -1;
     json_object_del(chat, "max_tokens");
     TRY(refuse(root, err));
+    TRY(translate_include(root, chat, err));
     TRY(dse_param_int(root, "max_output_tokens", 0, INT64_MAX, &max_tokens, NULL, err));
     TRY(dse_translate_rename(chat, "max_output_tokens", "max_tokens", err));
     TRY(translate_input(root, chat, err));
@@ -368,6 +376,7 @@ static enum dse_status make_echo(const json_t *root, char **echo, struct dse_err
         {"text", "{\"format\":{\"type\":\"text\"}}"},
         {"tool_choice", "\"auto\""},
         {"tools", "[]"},
+        {"top_logprobs", "0"},
         {"top_p", "1.0"},
     };
     struct dse_buffer out;

@@ -8,11 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "engine/saved_file.h"
 #include "server/access_log.h"
 #include "server/errors.h"
 #include "server/fim.h"
@@ -20,6 +22,7 @@
 #include "server/listen.h"
 #include "server/metrics.h"
 #include "server/server_internal.h"
+#include "server/slots.h"
 #include "server/step_trace.h"
 #include "server/trace_context.h"
 
@@ -28,6 +31,7 @@
 const struct dse_server_options dse_server_options_default = {
     .port = 8080,
     .reasoning = DSE_REASONING_DEEPSEEK,
+    .thought_budget = -1,
     .max_body_bytes = 8u << 20,
     .max_header_bytes = 32u << 10,
     .max_headers = 100,
@@ -76,6 +80,7 @@ static const struct route {
     {"/metrics", ROUTE_GET | ROUTE_PUBLIC, dse_handle_metrics},
     {"/openapi.json", ROUTE_GET | ROUTE_PUBLIC, dse_handle_openapi},
     {"/slots", ROUTE_GET | ROUTE_ENGINE, dse_handle_slots},
+    {"/slots/", ROUTE_ENGINE | ROUTE_WORK | ROUTE_PREFIX, dse_handle_slot_action},
     {"/debug/steps", ROUTE_GET | ROUTE_ENGINE | ROUTE_DEBUG, dse_handle_steps},
     {"/api/edge/state", ROUTE_GET, dse_handle_state},
     {"/api/edge/events", ROUTE_GET | ROUTE_STREAM, dse_handle_events},
@@ -241,6 +246,7 @@ static void served_free(struct dse_served *served)
     if (!served) return;
     dse_chat_marks_free(served->marks);
     dse_grammar_cache_free(served->grammars);
+    dse_tokens_deinit(&served->thought_end);
     dse_model_unref(served->model);
     dse_free(served);
 }
@@ -313,7 +319,9 @@ static enum dse_status served_fill(struct dse_served *served, struct dse_engine 
     if (!have_texts) return dse_fail_memory(err, 64, "served model");
     served->thinks = served->traits.has_thinking || dse_tokenizer_find_added(served->tokenizer, "</think>") >= 0;
     dse_fim_find(served);
-    enum dse_status status = dse_grammar_cache_create(&served->grammars, err);
+    enum dse_status status = dse_tokenizer_encode(served->tokenizer, "</think>", 8, DSE_ENCODE_PARSE_SPECIAL,
+                                                  &served->thought_end, err);
+    if (status == DSE_OK) status = dse_grammar_cache_create(&served->grammars, err);
     return status == DSE_OK ? dse_chat_marks_create(served->tokenizer, &served->marks, err) : status;
 }
 
@@ -346,6 +354,7 @@ static enum dse_status copy_options(struct dse_server *server, const struct dse_
     snprintf(server->node_id, sizeof server->node_id, "%s", options->node_id ? options->node_id : "");
     server->debug_steps = options->debug_steps;
     server->reasoning = options->reasoning;
+    server->thought_budget = options->thought_budget;
     if (options->chat_template) {
         enum dse_status status = dse_template_parse(options->chat_template, strlen(options->chat_template),
                                                     &dse_template_limits_default, &server->own_template, err);
@@ -365,6 +374,9 @@ static void server_free(struct dse_server *server)
 {
     dse_events_free(server->events);
     dse_workers_free(server->workers);
+    dse_workers_free(server->slot_worker);
+    dse_slots_free(server->slots);
+    if (server->slot_folder >= 0) (void)close(server->slot_folder);
     dse_machine_watch_stop(server->machine);
     dse_step_trace_close(server->trace);
     served_free(atomic_load(&server->served));
@@ -384,6 +396,7 @@ enum dse_status dse_server_start(const struct dse_server_options *options, struc
 {
     struct dse_server *server = dse_calloc(DSE_MEM_SERVER, 1, sizeof *server);
     if (!server) return dse_fail_memory(err, sizeof *server, "server");
+    server->slot_folder = -1;
     pthread_mutex_init(&server->lock, NULL);
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
@@ -397,6 +410,10 @@ enum dse_status dse_server_start(const struct dse_server_options *options, struc
         status = dse_step_trace_open(options->trace_steps, &server->trace, err);
     if (status == DSE_OK) status = dse_machine_watch_start(&server->machine, err);
     if (status == DSE_OK) status = dse_workers_create(1, &server->workers, err);
+    if (status == DSE_OK && options->slot_save_path)
+        status = dse_saved_folder_open(options->slot_save_path, &server->slot_folder, err);
+    if (status == DSE_OK) status = dse_slots_create(&server->slots, err);
+    if (status == DSE_OK) status = dse_workers_create(1, &server->slot_worker, err);
     if (status == DSE_OK) status = dse_listen(options, &server->listener, err);
     if (status == DSE_OK) status = dse_events_start(server, &server->events, err);
     if (status == DSE_OK) {
@@ -478,6 +495,7 @@ void dse_server_stop(struct dse_server *server)
 {
     if (!server) return;
     atomic_store(&server->draining, true);
+    atomic_store(&server->stopping, true);
     dse_generations_end(server);
     pthread_mutex_lock(&server->lock);
     while (server->in_flight > 0)

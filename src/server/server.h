@@ -29,6 +29,7 @@ struct dse_server_options {
     int n_model_names;
     bool strict_model; /* 404 for other names; false: any name is answered by the loaded model */
     enum dse_reasoning_format reasoning;
+    int64_t thought_budget;    /* tokens that a request which says nothing about it may think; -1: any number */
     const char *chat_template; /* text instead of the model's own; NULL: the model's */
     size_t max_body_bytes;
     size_t max_header_bytes;
@@ -44,6 +45,8 @@ struct dse_server_options {
     bool debug_steps;        /* GET /debug/steps is there */
     const char *trace_steps; /* file for a trace of the engine's steps; NULL: none */
     enum dse_server_ui ui;
+    /* Folder for saved slots, made if missing and private to its user; NULL: none are saved. */
+    const char *slot_save_path;
 };
 extern const struct dse_server_options dse_server_options_default;
 

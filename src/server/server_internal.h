@@ -31,7 +31,8 @@ struct dse_served {
     const struct dse_tokenizer *tokenizer;
     const struct dse_template *tmpl; /* NULL: the model has none */
     struct dse_template_traits traits;
-    bool thinks; /* template or vocabulary know <think> */
+    bool thinks;                   /* template or vocabulary know <think> */
+    struct dse_tokens thought_end; /* </think> as the model writes it */
     int n_vocab;
     int64_t context_length;
     size_t longest_token; /* bytes of text that one token can stand for at most */
@@ -49,6 +50,7 @@ struct dse_server {
     int n_model_names;
     bool strict_model;
     enum dse_reasoning_format reasoning;
+    int64_t thought_budget;            /* of requests that name none */
     struct dse_template *own_template; /* when the option overrides the model's */
     struct dse_listener listener;
     bool metrics_vllm, debug_steps;
@@ -63,9 +65,14 @@ struct dse_server {
     bool ui; /* the page is shown */
     struct dse_events *events;
 
+    struct dse_slots *slots;
+    int slot_folder;                 /* -1: none is to be saved */
+    struct dse_workers *slot_worker; /* one thread: actions on slots */
+    atomic_bool stopping;            /* actions on slots end early */
+
     pthread_mutex_t lock;
     pthread_cond_t idle;
-    int in_flight; /* generations, and the list of them */
+    int in_flight; /* generations and actions on slots; and the list of generations */
     struct dse_generation *generations;
 };
 
@@ -93,8 +100,8 @@ const char *dse_server_resolve_model(const struct dse_server *server, const char
 typedef void dse_route_fn(struct dse_server *server, struct dse_http_exchange *x);
 dse_route_fn dse_handle_chat, dse_handle_completions, dse_handle_models, dse_handle_model, dse_handle_tokenize,
     dse_handle_detokenize, dse_handle_apply_template, dse_handle_health, dse_handle_ready, dse_handle_version,
-    dse_handle_metrics, dse_handle_slots, dse_handle_messages, dse_handle_messages_count, dse_handle_responses,
-    dse_handle_responses_count, dse_handle_embeddings, dse_handle_infill, dse_handle_openapi, dse_handle_steps,
-    dse_handle_state, dse_handle_events, dse_handle_ui;
+    dse_handle_metrics, dse_handle_slots, dse_handle_slot_action, dse_handle_messages, dse_handle_messages_count,
+    dse_handle_responses, dse_handle_responses_count, dse_handle_embeddings, dse_handle_infill, dse_handle_openapi,
+    dse_handle_steps, dse_handle_state, dse_handle_events, dse_handle_ui;
 
 #endif

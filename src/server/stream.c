@@ -51,13 +51,15 @@ static bool write_chunk(struct dse_generation *g)
     return !g->chunk.failed && dse_http_write(g->exchange, g->chunk.data, g->chunk.length) != DSE_ERR_NO_MEMORY;
 }
 
-/* A stream with a hole must not pass for a whole one. */
-static void send_formatted(struct dse_generation *g)
+/* A stream with a hole must not pass for a whole one. false: it was not sent. */
+static bool send_formatted(struct dse_generation *g)
 {
-    if (atomic_load(&g->failed) || write_chunk(g)) return;
+    if (atomic_load(&g->failed)) return false;
+    if (write_chunk(g)) return true;
     struct dse_error err;
     dse_fail_memory(&err, g->chunk.length, "a chunk of an answer");
     dse_generation_fail(g, NULL, &err);
+    return false;
 }
 
 /* Closes "choices" and sends. */
@@ -80,7 +82,7 @@ static void send_chunk(struct dse_generation *g, bool with_usage, bool with_timi
         dse_put_timings(&g->chunk, &timings);
     }
     dse_buffer_puts(&g->chunk, "}\n\n");
-    send_formatted(g);
+    (void)send_formatted(g);
 }
 
 struct dse_buffer *dse_stream_event(struct dse_generation *g, const char *name)
@@ -100,8 +102,7 @@ struct dse_buffer *dse_stream_object(struct dse_generation *g)
 void dse_stream_event_send(struct dse_generation *g)
 {
     dse_buffer_puts(&g->chunk, "}\n\n");
-    send_formatted(g);
-    if (!atomic_load(&g->failed)) g->n_events++;
+    if (send_formatted(g)) g->n_events++;
 }
 
 void dse_stream_first(struct dse_choice *c)
@@ -165,7 +166,7 @@ void dse_stream_progress(struct dse_choice *c, const struct dse_event *event)
                       "],\"prompt_progress\":{\"total\":%d,\"cache\":%d,\"processed\":%d,\"time_ms\":%llu}}\n\n",
                       event->n_prompt, event->n_cached, event->n_processed,
                       (unsigned long long)((dse_clock_ns() - g->start_ns) / 1000000u));
-    send_formatted(g);
+    (void)send_formatted(g);
 }
 
 void dse_stream_usage(struct dse_generation *g)

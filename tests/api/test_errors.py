@@ -128,7 +128,7 @@ RANGES = {  # field: values of NUMBERS that are allowed
     "n": set(), "max_tokens": {"-1", "2147483648", "9223372036854775807"}, "top_k": {"-1"},
     "seed": {"-1", "-2147483648", "2147483648", "9223372036854775807"}, "top_logprobs": set(), "min_tokens": set(),
     "temperature": {"1.5"}, "top_p": set(), "min_p": set(), "presence_penalty": {"-1", "1.5"},
-    "frequency_penalty": {"-1", "1.5"}, "repetition_penalty": {"1.5"},
+    "frequency_penalty": {"-1", "1.5"}, "repetition_penalty": {"1.5"}, "id_slot": {"-1"},
 }
 
 
@@ -143,7 +143,7 @@ def test_odd_numbers_are_taken_or_refused_by_name(server, field):
             refused(reply, 400, field)
 
 
-@pytest.mark.parametrize("field", ["id_slot", "n_keep", "n_probs", "n_discard", "cache_prompt", "lora", "mirostat"])
+@pytest.mark.parametrize("field", ["n_keep", "n_probs", "n_discard", "cache_prompt", "lora", "mirostat"])
 def test_fields_of_other_servers_do_no_harm(server, field):
     for number in NUMBERS:
         body = '{"messages":[{"role":"user","content":"hi"}],"max_tokens":0,"%s":%s}' % (field, number)

@@ -19,7 +19,8 @@ def holes(tmp_path_factory):
     from conftest import Server
     keys = {f"tokenizer.ggml.fim_{part}_token_id": 3 + i for i, part in enumerate(("pre", "suf", "mid"))}
     model = gguf_with(os.environ["DSE_TEST_MODEL"], tmp_path_factory.mktemp("model") / "holes.gguf", keys)
-    server = Server("--max-model-len", "512", "--served-model-name", "tiny", model=model)
+    server = Server("--max-model-len", "512", "--served-model-name", "tiny", "--slot-save-path",
+                    str(tmp_path_factory.mktemp("slots") / "slots"), model=model)
     yield server
     assert server.stop() == 0
 
@@ -73,10 +74,15 @@ def test_routes_and_paths_are_the_same():
     assert public == {path for path, method in OPERATIONS if SOURCE["paths"][path][method].get("security") == [{}]}
 
 
+def target(path, action="erase"):
+    """Of a path with a place for a name: one that is there."""
+    return path.replace("{id}", f"7?action={action}" if path.startswith("/slots") else "tiny")
+
+
 @pytest.mark.parametrize("path,method", OPERATIONS)
 def test_methods_are_those_that_are_allowed(server, path, method):
     other = {"get": "POST", "post": "GET"}[method]
-    reply = server.request(other, path.replace("{id}", "tiny"), body={} if other == "POST" else None)
+    reply = server.request(other, target(path), body={} if other == "POST" else None)
     assert reply.status == 405 and method.upper() in reply.headers["Allow"]
     validate(reply.json, SOURCE["paths"][path][method]["responses"]["default"]["content"]["application/json"]["schema"])
 
@@ -93,7 +99,7 @@ BODIES = {
     "/v1/messages/count_tokens": {"messages": USER},
     "/infill": dict(TEXT, input_prefix="a", input_suffix="b", input_extra=[{"text": "c"}]),
     "/tokenize": {"content": "Hi", "with_pieces": True}, "/detokenize": {"tokens": [5, 6]},
-    "/apply-template": {"messages": USER},
+    "/apply-template": {"messages": USER}, "/slots/{id}": {"filename": "x"},
 }
 
 
@@ -109,7 +115,7 @@ def test_answers_are_as_described(holes, path, method):
     assert (body is not None) == (method == "post")
     if body:
         validate(body, operation["requestBody"]["content"]["application/json"]["schema"])
-    reply = holes.request(method.upper(), path.replace("{id}", "tiny"), body)
+    reply = holes.request(method.upper(), target(path), body)
     kind = reply.headers["Content-Type"].split(";")[0]
     assert reply.status == 200 and kind in operation["responses"]["200"]["content"]
     if kind == "application/json":
@@ -119,7 +125,7 @@ def test_answers_are_as_described(holes, path, method):
 @pytest.mark.parametrize("path", sorted(BODIES))
 def test_errors_are_as_described(holes, path):
     for body in ({}, {"model": 7}, b"no JSON", b"[]"):
-        reply = holes.post(path, body)
+        reply = holes.post(target(path, "save"), body)
         assert reply.status == 400, reply.body
         validate(reply.json, SOURCE["paths"][path]["post"]["responses"]["default"]["content"]["application/json"]["schema"])
 
@@ -133,6 +139,6 @@ def test_ranges_that_are_described_are_kept(holes, path):
         for bound, step in (("minimum", -1), ("maximum", 1)):
             if bound not in schema or abs(schema[bound]) > 2**62:
                 continue
-            reply = holes.post(path, dict(BODIES[path], **{name: schema[bound] + step}))
+            reply = holes.post(target(path), dict(BODIES[path], **{name: schema[bound] + step}))
             error = reply.json["error"]
             assert reply.status == 400 and error["message"].startswith(name), (name, reply.body)

@@ -81,6 +81,48 @@ def test_text(servers):
     assert (response.tools, response.tool_choice, response.parallel_tool_calls) == ([], "auto", True)
 
 
+LOGPROBS = ["message.output_text.logprobs"]
+
+
+
+def test_logprobs_are_those_of_chat(servers):
+    server, text = servers("qwen25"), "It is 21.5 °C. 🧪"
+    response = both_forms(server, grammar=literal(text), include=LOGPROBS, top_logprobs=3)
+    part, = response.output[0].content
+    body = {"messages": [{"role": "user", "content": "How warm is the attic?"}], "grammar": literal(text), "temperature": 0,
+            "logprobs": True, "top_logprobs": 3}
+    expected = server.post("/v1/chat/completions", body).json["choices"][0]["logprobs"]["content"]
+    assert len(expected) > 5 and all(len(entry["top_logprobs"]) == 3 for entry in expected)
+    assert [e.model_dump() for e in part.logprobs] == expected
+    assert b"".join(bytes(e.bytes) for e in part.logprobs).decode() == text and response.top_logprobs == 3
+    assert both_forms(server, grammar=literal(text)).output[0].content[0].logprobs == []
+    response = both_forms(server, grammar=literal(text), include=LOGPROBS)
+    assert [e.logprob for e in response.output[0].content[0].logprobs] == [e["logprob"] for e in expected]
+    assert all(e.top_logprobs == [] for e in response.output[0].content[0].logprobs)
+
+
+def test_logprobs_come_with_their_text(servers):
+    """Each text has its own, in a stream those of a delta with it; calls and thoughts have none."""
+    server = servers("qwen25")
+    for fields in ({"tools": TOOLS, "grammar": literal(f"I look.{CALL}Now I know.{CALL}")}, {"grammar": literal("a 🧪 b")}):
+        body = dict({"input": "How warm?", "temperature": 0, "include": LOGPROBS, "top_logprobs": 1}, **fields)
+        whole = server.post(PATH, body).json
+        spoken = [item["content"][0] for item in whole["output"] if item["type"] == "message"]
+        for part in spoken:
+            assert b"".join(bytes(e["bytes"]) for e in part["logprobs"]).decode().strip() == part["text"].strip()
+        stream = server.post(PATH, dict(body, stream=True)).body.decode()
+        events = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: ")]
+        for number, part in enumerate(spoken):
+            index = [i for i, item in enumerate(whole["output"]) if item["type"] == "message"][number]
+            deltas = [e for e in events if e["type"] == "response.output_text.delta" and e["output_index"] == index]
+            assert sum((e["logprobs"] for e in deltas), []) == part["logprobs"]
+            assert all(len(e["logprobs"]) >= 1 for e in deltas)
+            done, = [e for e in events if e["type"] == "response.output_text.done" and e["output_index"] == index]
+            assert done["logprobs"] == part["logprobs"]
+    response = both_forms(servers("deepseek_v4"), grammar=literal("a thought</think>An answer."), include=LOGPROBS)
+    assert "".join(e.token for e in response.output[1].content[0].logprobs).strip() == "An answer."
+
+
 def test_the_request_is_repeated(servers):
     fields = dict(instructions="Be short.", max_output_tokens=40, metadata={"a": "b"}, parallel_tool_calls=False,
                   tools=[dict(TOOLS[0], strict=False)], tool_choice="none", top_p=0.5, text={"format": {"type": "text"}},
@@ -197,7 +239,7 @@ BAD = [
     ({"tool_choice": {"type": "function"}}, "tool_choice.name"), ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
     ({"text": 7}, "text"), ({"text": {"format": {"type": "xml"}}}, "text.format.type"), ({"reasoning": 7}, "reasoning"),
     ({"reasoning": {"effort": "huge"}}, "reasoning.effort"), ({"metadata": 7}, "metadata"), ({"include": 7}, "include"),
-    ({"include": ["message.output_text.logprobs"]}, "include[0]"), ({"top_logprobs": 3}, "top_logprobs"),
+    ({"include": [7]}, "include[0]"), ({"top_logprobs": 3}, "top_logprobs"), ({"include": ["message.output_text.logprobs"], "top_logprobs": 21}, "top_logprobs"),
     ({"temperature": 3}, "temperature"), ({"stream": 1}, "stream")]
 
 

@@ -1,4 +1,5 @@
 """Thinking: text between <think> and </think> goes to reasoning_content, whoever wrote the opening tag (H1)."""
+import concurrent.futures
 import json
 import math
 import os
@@ -149,6 +150,105 @@ def thinking_vocabulary(tmp_path_factory):
         "num_attention_heads": 2, "num_hidden_layers": 1, "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 10000,
         "tie_word_embeddings": True, "torch_dtype": "bfloat16", "vocab_size": vocabulary}))
     return str(folder)
+
+
+@pytest.fixture(scope="module")
+def zeros(thinking_vocabulary):
+    from conftest import Server
+    server = Server("--max-model-len", "512", "--chat-template", str(TEMPLATES / "deepseek_r1_distill_llama.jinja"),
+                    model=thinking_vocabulary)
+    yield server
+    assert server.stop() == 0
+
+
+def token(server, text):
+    one, = server.post("/tokenize", {"content": text}).json["tokens"]
+    return one
+
+
+BUDGETS = [{"thinking": {"type": "enabled", "budget_tokens": 5}}, {"thinking_budget": 5}, {"thinking_token_budget": 5},
+           {"thinking_budget_tokens": 5}]
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_a_thought_ends_after_exactly_its_budget(zeros, budget):
+    body = dict({"max_tokens": 12, "logit_bias": {str(token(zeros, "x")): 100}}, **budget)
+    assert both_forms(zeros, **body) == ("x" * 5, "x" * 6)  # and one token for </think>
+    answer = zeros.post(CHAT, dict(body, messages=USER, n=3, logprobs=True, temperature=1, seed=3)).json
+    assert answer["usage"]["completion_tokens"] == 36
+    for choice in answer["choices"]:
+        assert (choice["message"]["reasoning_content"], choice["message"]["content"]) == ("x" * 5, "x" * 6)
+        assert len(choice["logprobs"]["content"]) == 6
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 11, 12, 13, -1, 2**62])
+def test_budgets_of_any_size(zeros, count):
+    body = {"max_tokens": 12, "logit_bias": {str(token(zeros, "x")): 100}, "thinking_budget": count}
+    thought = 12 if count < 0 or count > 12 else count
+    assert both_forms(zeros, **body) == ("x" * thought or None, "x" * (12 - thought - 1))
+
+
+def test_budgets_that_make_no_sense_are_refused(zeros):
+    for name, values in (("thinking_budget", (-2, 1.5, "5", [], True)), ("thinking_token_budget", (-2,)),
+                         ("thinking_budget_tokens", (2**63,))):
+        for value in values:
+            reply = zeros.post(CHAT, {"messages": USER, name: value})
+            assert reply.status == 400 and reply.error["param"] == name, reply.body
+    for value in (0, -1, 1.5, "5"):
+        reply = zeros.post(CHAT, {"messages": USER, "thinking": {"type": "enabled", "budget_tokens": value}})
+        assert reply.status == 400 and reply.error["param"] == "thinking.budget_tokens", reply.body
+
+
+def test_a_thought_that_ends_by_itself_is_left_alone(zeros):
+    close, word = token(zeros, "</think>"), token(zeros, "x")
+    body = {"max_tokens": 12, "thinking_budget": 5, "messages": USER, "temperature": 0}
+    assert both_forms(zeros, **body, logit_bias={str(close): 50, str(word): 50}, grammar='root ::= "yes"')[1] in ("yes", "")
+    message = both_forms(zeros, **body, logit_bias={str(close): 100}, grammar='root ::= "yes"')
+    assert message == (None, "yes")
+
+
+def test_a_constraint_begins_behind_a_thought_that_was_ended(zeros):
+    body = {"max_tokens": 20, "thinking_budget": 3, "logit_bias": {str(token(zeros, "x")): 100}, "guided_choice": ["yes", "no"]}
+    reasoning, content = both_forms(zeros, **body)
+    assert reasoning == "xxx" and content in ("yes", "no")
+
+
+def test_the_server_has_a_budget_for_who_names_none(start, thinking_vocabulary):
+    for format_, expected in (("deepseek", ("xxxx", "x" * 7)), ("none", (None, "<think>xxxx</think>" + "x" * 7))):
+        server = start("--chat-template", str(TEMPLATES / "deepseek_r1_distill_llama.jinja"), "--reasoning-budget", "4",
+                       "--reasoning-format", format_, model=thinking_vocabulary)
+        body = {"max_tokens": 12, "logit_bias": {str(token(server, "x")): 100}}
+        assert both_forms(server, **body) == expected
+        assert server.chat(**body, thinking_budget=-1)["choices"][0]["message"]["content"].count("</think>") == 0
+        message = server.post("/v1/messages", dict(body, messages=USER, thinking={"type": "enabled", "budget_tokens": 2})).json
+        if format_ == "deepseek":
+            assert [block.get("thinking") or block["text"] for block in message["content"]] == ["xx", "x" * 9]
+        text = server.post("/v1/completions", dict(body, prompt="<think>")).json["choices"][0]["text"]
+        assert text == "x" * 12  # no chat, no thoughts
+
+
+def test_without_a_token_for_it_the_end_is_written(servers):
+    """The same with a model to which </think> is plain text: by itself it would think on."""
+    server = servers("deepseek")
+    free, _ = both_forms(server, max_tokens=20, ignore_eos=True)
+    for count in (0, 7):
+        reasoning, content = both_forms(server, max_tokens=20, ignore_eos=True, thinking_budget=count)
+        answer = server.chat(USER[0]["content"], max_tokens=count + 1, ignore_eos=True)["choices"][0]["message"]
+        assert free.startswith(reasoning or "") and content and (reasoning or "") in (answer.get("reasoning_content") or "")
+    # what else runs changes nothing
+    body = {"messages": USER, "max_tokens": 16, "ignore_eos": True, "temperature": 0, "thinking_budget": 7, "logprobs": True}
+    alone = server.post(CHAT, body).json["choices"]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda i: server.post(CHAT, dict(body, thinking_budget=7 + i % 2)).json["choices"], range(4)))
+    assert together[0] == together[2] == alone and together[1] == together[3] != alone
+
+
+def test_a_grammar_that_says_everything_is_not_broken_by_a_budget(servers):
+    for count in (0, 3):
+        assert both_forms(servers("deepseek"), grammar=literal(FORCED), thinking_budget=count) == ("two plus two is four", "It is 4.")
+    schema = {"type": "object", "properties": {"n": {"const": 4}}, "required": ["n"]}
+    reasoning, content = both_forms(servers("deepseek"), guided_json=schema, thinking_budget=6, max_tokens=60)
+    assert json.loads(content) == {"n": 4}
 
 
 def test_a_grammar_is_for_the_answer_behind_the_thinking(start, thinking_vocabulary):
