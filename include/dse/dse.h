@@ -149,6 +149,7 @@ struct dse_forced {
 struct dse_timings {
     uint64_t queued_ns, prefill_ns, decode_ns; /* spans: submit->admit, admit->first token, first->last token */
     int n_prompt, n_cached, n_generated;       /* n_prompt counts computed and cached prompt tokens */
+    int n_drafted, n_draft_taken;              /* tokens computed on a guess, and those that came */
 };
 
 enum dse_event_kind {
@@ -232,7 +233,10 @@ struct dse_engine_options {
     enum dse_priority_policy priority_policy;
     int priority_quantum;        /* tokens, 0: default (64) */
     uint64_t priority_ageing_ns; /* so much waiting raises the priority by one; 0: never */
-    bool warmup;                 /* touch the weights that every token uses before the first request */
+    /* Tokens at most that a sequence computes ahead in a step, guessed from its own text, while that pays; 0: none.
+     * Changes no result. At most 16. */
+    int max_draft;
+    bool warmup; /* touch the weights that every token uses before the first request */
     /* Keep the blocks of prompts and answers in the pool until they are needed, and begin with them the prompts that
      * begin the same. Changes no result. */
     bool prefix_caching;

@@ -34,6 +34,8 @@ enum dse_unit {
       "Prompt tokens that attended in expanded form (--numerics fast)")                                                \
     X(GENERATED_TOKENS, "generated_tokens_total", TOKENS, "", "Tokens generated")                                      \
     X(RECOMPUTED_TOKENS, "recomputed_tokens_total", TOKENS, "", "Tokens computed again after a preemption")            \
+    X(DRAFT_TOKENS, "draft_tokens_total", TOKENS, "", "Tokens drafted by speculation (--draft-max)")                   \
+    X(DRAFT_TAKEN, "draft_tokens_accepted_total", TOKENS, "", "Drafted tokens that were generated")                    \
     X(REQUESTS, "requests_total", REQUESTS, "", "Requests accepted")                                                   \
     X(REQUESTS_FINISHED, "requests_finished_total", REQUESTS, "", "Requests that ended by themselves")                 \
     X(REQUESTS_CANCELLED, "requests_cancelled_total", REQUESTS, "", "Requests whose client left")                      \

@@ -68,6 +68,9 @@
     X(CHUNK, "chunk-tokens", "--max-num-batched-tokens,--ubatch-size,-ub", INT, "N", "512", 1, 8192, NULL,             \
       V_ENGINE_VERBS | V_BENCH | V_EVAL,                                                                               \
       "prompt tokens per forward pass; results do not depend on it (with --numerics fast they do)")                    \
+    X(DRAFT_MAX, "draft-max", "--draft,--draft-n,--num-speculative-tokens", INT, "N", "8", 0, 16, NULL,                \
+      V_ENGINE_VERBS,                                                                                                  \
+      "tokens computed ahead when a text repeats itself, as long as that pays; no answer depends on it; 0: never")     \
     X(GPU_LAYERS, "gpu-layers", "-ngl,--n-gpu-layers", INT, "N", "0", 0, 1 << 20, NULL, V_MODEL_VERBS,                 \
       "layers on a GPU; this version has no GPU support and refuses any but 0")                                        \
     X(CHAT_TEMPLATE, "chat-template", "--chat-template-file", STRING, "FILE", NULL, 0, 0, NULL,                        \

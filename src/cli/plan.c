@@ -28,6 +28,7 @@ void dse_cli_engine_options(const struct dse_options *options, int max_concurren
                                : DSE_POLICY_REQUEST,
         .priority_quantum = serve ? (int)dse_opt_int(options, DSE_OPT_PRIORITY_QUANTUM) : 0,
         .priority_ageing_ns = serve ? (uint64_t)(dse_opt_real(options, DSE_OPT_PRIORITY_AGEING) * 1e9) : 0,
+        .max_draft = (int)dse_opt_int(options, DSE_OPT_DRAFT_MAX),
         .warmup = dse_opt_flag(options, DSE_OPT_WARMUP),
     };
 }

@@ -13,6 +13,7 @@
 #include "engine/forward.h"
 #include "engine/kv_pool.h"
 #include "engine/prefix_disk.h"
+#include "engine/speculate.h"
 
 #define DEFAULT_MEMORY_FRACTION 0.9
 /* By default the pool takes at most this part of the memory, unless a single context needs more. */
@@ -55,6 +56,9 @@ static enum dse_status check_options(const struct dse_model *model, const struct
     if (o->chunk_tokens < 0 || o->chunk_tokens > DSE_MAX_CHUNK_TOKENS)
         return dse_fail_at(err, DSE_ERR_INVALID, "chunk_tokens", -1, "chunk_tokens %d is outside 1…%d", o->chunk_tokens,
                            DSE_MAX_CHUNK_TOKENS);
+    if (o->max_draft < 0 || o->max_draft > DSE_MAX_DRAFT)
+        return dse_fail_at(err, DSE_ERR_INVALID, "max_draft", -1, "max_draft %d is outside 0…%d", o->max_draft,
+                           DSE_MAX_DRAFT);
     if (!(o->memory_fraction >= 0 && o->memory_fraction <= 1)) /* also refuses NaN */
         return dse_fail_at(err, DSE_ERR_INVALID, "memory_fraction", -1, "memory_fraction must lie between 0 and 1");
     return DSE_OK;

@@ -13,6 +13,7 @@ enum dse_status dse_scheduler_init(struct dse_scheduler *s, const struct dse_kv_
                                    const struct dse_engine_options *options, struct dse_error *err)
 {
     *s = (struct dse_scheduler){.max_concurrent = max_concurrent, .max_sequences = max_sequences};
+    if (options != NULL) s->speculation.max_draft = options->max_draft;
     enum dse_status status = dse_kv_pool_init(&s->pool, layout, n_blocks, err);
     if (status == DSE_OK) status = dse_policy_init(&s->policy, options, max_tasks, err);
     if (status != DSE_OK) {
@@ -91,18 +92,6 @@ static void find_decode_memory(struct dse_scheduler *s)
     }
 }
 
-/* One row for every sequence that waits for its next token. */
-static void form_decode(struct dse_scheduler *s, struct dse_forward *forward)
-{
-    find_decode_memory(s);
-    for (int t = 0; t < s->n_residents; t++) {
-        struct dse_task *task = s->residents[t];
-        for (int i = 0; i < task->n_choices && task->active && task->prefilled; i++)
-            if (!task->sequences[i].done && pending(&task->sequences[i]) == 1)
-                push_span(s, forward, &task->sequences[i], 1);
-    }
-}
-
 static int collect_candidates(struct dse_scheduler *s)
 {
     int count = 0;
@@ -118,6 +107,53 @@ static int collect_candidates(struct dse_scheduler *s)
                 s->candidates[count++] = &task->sequences[i];
     }
     return count;
+}
+
+static bool decodes(const struct dse_sequence *sequence)
+{
+    return sequence->task->active && sequence->task->prefilled && !sequence->done && pending(sequence) == 1;
+}
+
+static int count_decoding(const struct dse_scheduler *s)
+{
+    int count = 0;
+    for (int t = 0; t < s->n_residents; t++)
+        for (int i = 0; i < s->residents[t]->n_choices; i++)
+            count += decodes(&s->residents[t]->sequences[i]);
+    return count;
+}
+
+/* Tokens behind the last one of a sequence that are worth computing with it; nobody loses a block for them. */
+static int draft(struct dse_scheduler *s, struct dse_sequence *sequence, int room)
+{
+    const int left = sequence->task->max_new - sequence->n_generated - 1;
+    int n = dse_speculate_length(&s->speculation, &sequence->drafts, s->n_decode_rows, room < left ? room : left);
+    if (n > 0) n = dse_speculate_find(sequence->tokens, sequence->n_tokens, n);
+    while (n > 0 && !dse_kv_extend(&s->pool, &sequence->kv, (int64_t)sequence->n_tokens + n))
+        n--;
+    sequence->all_drafted += n;
+    dse_counter_add(DSE_COUNTER_DRAFT_TOKENS, (uint64_t)n);
+    return n;
+}
+
+/* One row for every sequence that waits for its next token, and rows for tokens that may come after it unless prompts
+ * have a better use for them. */
+static void form_decode(struct dse_scheduler *s, struct dse_forward *forward, bool alone)
+{
+    find_decode_memory(s);
+    s->n_decode_rows = count_decoding(s);
+    for (int t = 0; t < s->n_residents; t++) {
+        struct dse_task *task = s->residents[t];
+        for (int i = 0; i < task->n_choices; i++) {
+            struct dse_sequence *sequence = &task->sequences[i];
+            if (!decodes(sequence)) continue;
+            const int room = forward->max_rows - s->n_decode_rows - s->n_draft_rows;
+            sequence->n_taken = 0;
+            sequence->n_drafted = alone ? draft(s, sequence, room) : 0;
+            s->n_draft_rows += sequence->n_drafted;
+            push_span(s, forward, sequence, 1 + sequence->n_drafted);
+        }
+    }
 }
 
 /* By level, highest first; within one as they were admitted. */
@@ -178,10 +214,9 @@ static void form_prefill(struct dse_scheduler *s, struct dse_forward *forward, i
 void dse_scheduler_form(struct dse_scheduler *s, struct dse_forward *forward, const struct dse_chunk *chunk)
 {
     dse_forward_clear(forward);
-    s->n_spans = s->n_prefill_rows = s->n_decode_rows = 0;
+    s->n_spans = s->n_prefill_rows = s->n_decode_rows = s->n_draft_rows = 0;
     s->stuck = NULL;
-    form_decode(s, forward);
-    s->n_decode_rows = forward->rows.n_rows;
+    form_decode(s, forward, collect_candidates(s) == 0);
     form_prefill(s, forward, dse_chunk_tokens(chunk, s->n_decode_rows));
 }
 

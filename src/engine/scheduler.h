@@ -36,7 +36,8 @@ struct dse_scheduler {
     int max_concurrent, max_sequences;
     struct dse_span *spans; /* of the step being formed */
     int n_spans;
-    int n_prefill_rows, n_decode_rows;
+    int n_prefill_rows, n_decode_rows, n_draft_rows;
+    struct dse_speculation speculation;
     struct dse_task *stuck; /* a task of the step that did not get the blocks it was promised, a bug; else NULL */
     struct dse_sequence **candidates; /* [max_sequences] sequences with more than one token to compute */
 };
@@ -53,7 +54,7 @@ void dse_scheduler_remove(struct dse_scheduler *scheduler, struct dse_task *task
 void dse_scheduler_collect(struct dse_scheduler *scheduler);
 /* Gives the places of the batch to those that come first now. */
 void dse_scheduler_admit(struct dse_scheduler *scheduler, uint64_t now_ns);
-/* Fills forward->rows and the spans: one row per decoding sequence, then prompt tokens as many as chunk allows. The
+/* Fills forward->rows and the spans: one row per decoding sequence and what it drafts, then prompt tokens as many as chunk allows. The
  * caller must end the stuck task, if there is one. */
 void dse_scheduler_form(struct dse_scheduler *scheduler, struct dse_forward *forward, const struct dse_chunk *chunk);
 /* After the prompt was computed by the first open choice: gives the others their sequences. False only if the promise

@@ -35,8 +35,11 @@ static bool emit(struct dse_engine *engine, const struct dse_task *task, struct 
 static struct dse_timings timings_of(const struct dse_sequence *sequence, uint64_t now)
 {
     const struct dse_task *task = sequence->task;
-    struct dse_timings t = {
-        .n_prompt = task->n_prompt, .n_cached = task->n_cached, .n_generated = sequence->n_generated};
+    struct dse_timings t = {.n_prompt = task->n_prompt,
+                            .n_cached = task->n_cached,
+                            .n_generated = sequence->n_generated,
+                            .n_drafted = sequence->all_drafted,
+                            .n_draft_taken = sequence->all_taken};
     if (task->admitted_ns == 0) {
         t.queued_ns = now - task->submitted_ns;
         return t;
@@ -224,9 +227,26 @@ static bool wants_prompt_logprob(const struct dse_task *task, int position)
     return task->prompt_logprobs && position + 1 < task->n_prompt && position + 1 >= task->n_announced;
 }
 
+/* The row of the last token, and those of drafted ones behind it. */
 static bool wants_sample(const struct dse_sequence *sequence, int position)
 {
-    return position == sequence->n_tokens - 1 && sequence->task->max_new > 0;
+    return position >= sequence->n_tokens - 1 && sequence->task->max_new > 0;
+}
+
+/* Whether a row belongs to its sequence. One of a drafted token does once that token has come; its keys and values stand
+ * then. Others are overwritten later. */
+static bool belongs(struct dse_engine *engine, struct dse_sequence *sequence, int row)
+{
+    const int position = engine->forward.rows.positions[row];
+    if (position < sequence->kv.length) return true;
+    if (position != sequence->n_tokens - 1 || sequence->tokens[position] != engine->forward.tokens[row]) return false;
+    sequence->n_taken++;
+    sequence->all_taken++;
+    dse_counter_add(DSE_COUNTER_DRAFT_TAKEN, 1);
+    sequence->kv.length++;
+    dse_kv_record(&engine->scheduler.pool, &sequence->kv, sequence->tokens);
+    dse_policy_charge(&engine->scheduler.policy, sequence->task, 1);
+    return true;
 }
 
 static int collect_out_rows(struct dse_engine *engine)
@@ -251,6 +271,7 @@ static void deliver_row(struct dse_engine *engine, const struct dse_out_row *out
     struct dse_task *task = sequence->task;
     int position = engine->forward.rows.positions[out->row];
     if (sequence->done || atomic_load_explicit(&task->cancelled, memory_order_relaxed)) return;
+    if (!belongs(engine, sequence, out->row)) return;
     if (wants_prompt_logprob(task, position)) {
         emit_prompt_logprob(engine, sequence, logits, sequence->tokens[position + 1]);
         task->n_announced = position + 2;
@@ -275,6 +296,19 @@ static void deliver_logits(struct dse_engine *engine)
         for (int i = 0; i < n; i++)
             deliver_row(engine, &engine->out_rows[begin + i], engine->forward.logits + (size_t)i * n_vocab);
     }
+}
+
+/* What became of the drafts, and what they cost. */
+static void note_drafts(struct dse_engine *engine, uint64_t elapsed_ns)
+{
+    struct dse_scheduler *s = &engine->scheduler;
+    for (int i = 0; i < s->n_spans; i++) {
+        struct dse_sequence *sequence = s->spans[i].sequence;
+        if (sequence->n_drafted == 0) continue;
+        dse_speculate_note_draft(&sequence->drafts, sequence->n_drafted, sequence->n_taken);
+        sequence->n_drafted = 0;
+    }
+    if (s->n_prefill_rows == 0) dse_speculate_note_step(&s->speculation, s->n_decode_rows, s->n_draft_rows, elapsed_ns);
 }
 
 /* Hidden states of prompt tokens, in order; those told before a request was set back are not told again. */
@@ -316,9 +350,10 @@ static void advance_spans(struct dse_engine *engine)
     for (int i = 0; i < s->n_spans; i++) {
         struct dse_sequence *sequence = s->spans[i].sequence;
         struct dse_task *task = sequence->task;
-        sequence->kv.length += s->spans[i].n_rows;
+        const int n_rows = s->spans[i].n_rows - sequence->n_drafted;
+        sequence->kv.length += n_rows;
         dse_kv_record(&s->pool, &sequence->kv, sequence->tokens);
-        dse_policy_charge(&s->policy, task, s->spans[i].n_rows);
+        dse_policy_charge(&s->policy, task, n_rows);
         if (task->prefilled) continue;
         dse_counter_add(DSE_COUNTER_PROMPT_TOKENS, (uint64_t)s->spans[i].n_rows);
         if (sequence->kv.length > atomic_load_explicit(&task->shown_processed, memory_order_relaxed)) {
@@ -356,8 +391,10 @@ static void compute(struct dse_engine *engine)
     deliver_logits(engine);
     finish_prefill_only(engine);
 
-    dse_chunk_note(&engine->chunk, engine->scheduler.n_prefill_rows, engine->scheduler.n_decode_rows,
-                   dse_clock_ns() - begin);
+    const uint64_t elapsed_ns = dse_clock_ns() - begin;
+    if (engine->scheduler.n_draft_rows == 0)
+        dse_chunk_note(&engine->chunk, engine->scheduler.n_prefill_rows, engine->scheduler.n_decode_rows, elapsed_ns);
+    note_drafts(engine, elapsed_ns);
     dse_step_meter_end(&engine->meter, &engine->scheduler, &engine->steps);
 }
 

@@ -12,6 +12,7 @@
 #include "engine/kv_pool.h"
 #include "engine/model.h"
 #include "engine/sampler.h"
+#include "engine/speculate.h"
 
 #define DSE_MAX_STOP_IDS 256
 
@@ -31,6 +32,10 @@ struct dse_sequence {
     struct dse_forced forced; /* what of them has not come yet */
     bool done;                /* its FINISH event is out or on its way */
     int allotted;             /* rows of the step being formed */
+    /* Drafted in this step, behind n_tokens in tokens; how many of them came; how earlier ones did. */
+    int n_drafted, n_taken;
+    int all_drafted, all_taken; /* the same in all steps */
+    struct dse_draft_record drafts;
     uint64_t first_token_ns, last_token_ns;
 };
 

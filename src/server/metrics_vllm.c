@@ -16,6 +16,8 @@ static const struct {
      DSE_COUNTER_PREFIX_QUERY_TOKENS},
     {"prefix_cache_hits_total", "", "Prefix cache hits, in terms of number of cached tokens.",
      DSE_COUNTER_PREFIX_HIT_TOKENS},
+    {"spec_decode_num_draft_tokens_total", "", "Number of draft tokens.", DSE_COUNTER_DRAFT_TOKENS},
+    {"spec_decode_num_accepted_tokens_total", "", "Number of accepted tokens.", DSE_COUNTER_DRAFT_TAKEN},
     {"num_preemptions_total", "", "Cumulative number of preemptions.", DSE_COUNTER_PREEMPTIONS},
     {"request_success_total", "finished_reason=\"stop\"", "Count of processed requests.", DSE_COUNTER_CHOICES_STOP},
     {"request_success_total", "finished_reason=\"length\"", "", DSE_COUNTER_CHOICES_LENGTH},

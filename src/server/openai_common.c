@@ -239,8 +239,10 @@ bool dse_put_timings(struct dse_buffer *out, const struct dse_timing_sum *timing
     double prompt_ms = (double)timings->prefill_ns / 1e6, predicted_ms = (double)timings->decode_ns / 1e6;
     return dse_buffer_printf(out,
                              "{\"cache_n\":%lld,\"prompt_n\":%lld,\"prompt_ms\":%.3f,\"prompt_per_second\":%.3f,"
-                             "\"predicted_n\":%lld,\"predicted_ms\":%.3f,\"predicted_per_second\":%.3f}",
+                             "\"predicted_n\":%lld,\"predicted_ms\":%.3f,\"predicted_per_second\":%.3f,"
+                             "\"draft_n\":%lld,\"draft_n_accepted\":%lld}",
                              (long long)timings->n_cached, (long long)computed, prompt_ms,
                              per_second(computed, prompt_ms), (long long)timings->n_predicted, predicted_ms,
-                             per_second(timings->n_intervals, predicted_ms));
+                             per_second(timings->n_intervals, predicted_ms), (long long)timings->n_drafted,
+                             (long long)timings->n_draft_taken);
 }

@@ -52,6 +52,7 @@ bool dse_put_usage(struct dse_buffer *out, const struct dse_usage *usage);
 /* Sums over the choices of a request. */
 struct dse_timing_sum {
     int64_t n_prompt, n_cached, n_predicted, n_intervals; /* intervals: gaps between predicted tokens */
+    int64_t n_drafted, n_draft_taken;
     uint64_t prefill_ns, decode_ns;
 };
 bool dse_put_timings(struct dse_buffer *out, const struct dse_timing_sum *timings);

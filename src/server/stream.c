@@ -27,6 +27,8 @@ void dse_generation_sums(const struct dse_generation *g, struct dse_usage *usage
         usage->completion_tokens += n;
         if (c->output) usage->reasoning_tokens += dse_output_reasoning_tokens(c->output);
         timings->n_predicted += n;
+        timings->n_drafted += c->timings.n_drafted;
+        timings->n_draft_taken += c->timings.n_draft_taken;
         timings->n_intervals += n > 1 ? n - 1 : 0;
         if (c->timings.decode_ns > timings->decode_ns) timings->decode_ns = c->timings.decode_ns;
         if (i % g->params.n != 0) continue; /* choices of a prompt share its prefill */

@@ -20,7 +20,7 @@ def check_usage(usage):
 
 def check_timings(timings, usage):
     assert set(timings) == {"cache_n", "prompt_n", "prompt_ms", "prompt_per_second", "predicted_n", "predicted_ms",
-                            "predicted_per_second"}
+                            "predicted_per_second", "draft_n", "draft_n_accepted"}
     assert all(isinstance(v, (int, float)) and v >= 0 for v in timings.values())
     assert timings["cache_n"] + timings["prompt_n"] == usage["prompt_tokens"]
     assert timings["predicted_n"] == usage["completion_tokens"]

@@ -161,6 +161,7 @@ def test_vllm_names_are_shown_when_asked_for(used, server):
     expected = {"num_requests_running": "gauge", "num_requests_waiting": "gauge", "kv_cache_usage_perc": "gauge",
                 "prompt_tokens": "counter", "generation_tokens": "counter", "num_preemptions": "counter",
                 "prefix_cache_queries": "counter", "prefix_cache_hits": "counter",
+                "spec_decode_num_draft_tokens": "counter", "spec_decode_num_accepted_tokens": "counter",
                 "request_success": "counter", "time_to_first_token_seconds": "histogram",
                 "inter_token_latency_seconds": "histogram", "time_per_output_token_seconds": "histogram",
                 "request_time_per_output_token_seconds": "histogram", "e2e_request_latency_seconds": "histogram",
