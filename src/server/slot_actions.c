@@ -1,8 +1,8 @@
 /* POST /slots/{id}?action=save|restore|erase, as llama-server has it: what a slot holds goes to a file of the folder
  * --slot-save-path, comes back from it, or is forgotten.
  *
- * The handler runs on a worker and only reads the request; a thread of its own, of low priority, does the rest, one action
- * after the other, so that files are waited for by nobody else.
+ * The handler runs on a worker and only reads the request; a thread of its own, of low priority, does the rest, one
+ * action after the other, so that files are waited for by nobody else.
  */
 #include <dse/dse.h>
 #include <stdlib.h>

@@ -537,8 +537,8 @@ static bool slowly(void *user, const struct dse_event *event)
     return run_on_event(user, event);
 }
 
-/* A request loses its blocks to one that goes before it, in the middle of its answer. Returns the tokens that are computed
- * again; read: blocks that are read back. The answer is checked against an undisturbed one. */
+/* A request loses its blocks to one that goes before it, in the middle of its answer. Returns the tokens that are
+ * computed again; read: blocks that are read back. The answer is checked against an undisturbed one. */
 static uint64_t set_back_by(struct dse_model *model, struct dse_engine_options options, int urgent_tokens,
                             uint64_t *read)
 {
