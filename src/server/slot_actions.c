@@ -144,6 +144,7 @@ static enum dse_status erase(const struct slot_action *a, json_t **answer, struc
                                                 .cache_salt_bytes = sizeof held.cache_salt,
                                                 .adapter_identity = held.adapter_identity};
         status = dse_engine_forget_prefix(atomic_load(&server->served)->engine, &prefix, &n_forgotten, err);
+        if (status == DSE_ERR_UNSUPPORTED) status = DSE_OK; /* no cache: nothing is in it */
         dse_free(held.tokens);
     } else if (status == DSE_ERR_INVALID) {
         status = DSE_OK;
