@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Writes files as C arrays, plain and compressed, for the server to serve (src/server/ui_files.h). Run by the build.
+"""Writes files as C arrays, plain and compressed, for the server to serve (src/server/embedded.h), @VERSION@ in JSON
+replaced. Run by the build.
 
-usage: embed_files.py OUTPUT.c FILE…
+usage: embed_files.py OUTPUT.c TABLE VERSION FILE…
 """
 import gzip
 import hashlib
@@ -9,7 +10,7 @@ import pathlib
 import sys
 
 TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-         ".svg": "image/svg+xml"}
+         ".svg": "image/svg+xml", ".json": "application/json"}
 
 
 def array(name, data):
@@ -18,17 +19,20 @@ def array(name, data):
 
 
 def main():
-    output, *paths = map(pathlib.Path, sys.argv[1:])
+    output, table, version, *paths = sys.argv[1:]
     arrays, rows = [], []
-    for i, path in enumerate(paths):
+    for i, path in enumerate(map(pathlib.Path, paths)):
         data = path.read_bytes()
+        if path.suffix == ".json":
+            data = data.replace(b"@VERSION@", version.encode())
         packed = gzip.compress(data, 9, mtime=0)  # no time in it: same files, same program
         arrays += [array(f"bytes_{i}", data), array(f"gzip_{i}", packed)]
         rows.append(f'    {{"{path.name}", "{TYPES[path.suffix]}", "{hashlib.sha256(data).hexdigest()[:16]}", '
                     f"bytes_{i}, gzip_{i}, sizeof bytes_{i}, sizeof gzip_{i}}},\n")
-    output.write_text("/* Made by tools/embed_files.py. */\n#include \"server/ui_files.h\"\n\n" + "".join(arrays) +
-                      "\nconst struct dse_ui_file dse_ui_files[] = {\n" + "".join(rows) + "};\n"
-                      f"const size_t dse_ui_n_files = {len(rows)};\n")
+    pathlib.Path(output).write_text(
+        "/* Made by tools/embed_files.py. */\n#include \"server/embedded.h\"\n\n" + "".join(arrays) +
+        f"\nconst struct dse_embedded_file dse_{table}_files[] = {{\n" + "".join(rows) + "};\n"
+        f"const size_t dse_n_{table}_files = {len(rows)};\n")
 
 
 main()

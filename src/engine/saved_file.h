@@ -69,8 +69,8 @@ struct dse_saved_file {
     off_t data;          /* where the blocks begin */
     uint64_t bytes;      /* of the file */
 };
-/* Header, tokens and checksums of blocks, all checked. No such file: DSE_ERR_NOT_FOUND; malformed, cut short or damaged:
- * DSE_ERR_CORRUPT; of another model, key or KV type, or too large: DSE_ERR_UNSUPPORTED. Each at `filename`. */
+/* Header, tokens and checksums of blocks, all checked. No such file: DSE_ERR_NOT_FOUND; malformed, cut short or
+ * damaged: DSE_ERR_CORRUPT; of another model, key or KV type, or too large: DSE_ERR_UNSUPPORTED. Each at `filename`. */
 DSE_MUST_CHECK enum dse_status dse_saved_file_open(int folder, const char *name,
                                                    const struct dse_saved_expected *expected,
                                                    struct dse_saved_file *file, struct dse_error *err);

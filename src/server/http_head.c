@@ -146,7 +146,7 @@ void *dse_http_head_target(void *user, const char *target, struct MHD_Connection
     struct dse_http_exchange *x = dse_http_exchange_create(user, connection);
     if (!x) return NULL;
     x->target_bytes = target ? strlen(target) : 0;
-    /* Pairs of a query would use up the library's pool: it shall find an empty one, what endpoints read is kept here. */
+    /* Pairs of a query would use up the library's pool: it shall find an empty one; endpoints read this copy. */
     const char *query = target ? strchr(target, '?') : NULL;
     if (query && strlen(query + 1) <= HTTP_MAX_QUERY) snprintf(x->query, sizeof x->query, "%s", query + 1);
     if (query && query[1]) *((char *)(uintptr_t)query + 1) = '\0';

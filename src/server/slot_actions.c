@@ -1,8 +1,8 @@
 /* POST /slots/{id}?action=save|restore|erase, as llama-server has it: what a slot holds goes to a file of the folder
  * --slot-save-path, comes back from it, or is forgotten.
  *
- * The handler runs on a worker and only reads the request; a thread of its own, of low priority, does the rest, one action
- * after the other, so that files are waited for by nobody else.
+ * The handler runs on a worker and only reads the request; a thread of its own, of low priority, does the rest, one
+ * action after the other, so that files are waited for by nobody else.
  */
 #include <dse/dse.h>
 #include <stdlib.h>
@@ -144,6 +144,7 @@ static enum dse_status erase(const struct slot_action *a, json_t **answer, struc
                                                 .cache_salt_bytes = sizeof held.cache_salt,
                                                 .adapter_identity = held.adapter_identity};
         status = dse_engine_forget_prefix(atomic_load(&server->served)->engine, &prefix, &n_forgotten, err);
+        if (status == DSE_ERR_UNSUPPORTED) status = DSE_OK; /* no cache: nothing is in it */
         dse_free(held.tokens);
     } else if (status == DSE_ERR_INVALID) {
         status = DSE_OK;

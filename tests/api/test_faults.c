@@ -45,6 +45,7 @@ static const struct shape messages = {{"\"type\":\"error\"", "{\"error\":{\"mess
 static const struct shape responses = {{"{\"error\":{\"message\":", "\"error\":{\"code\":\"server_error\""},
                                        {"event: response.incomplete\n", "event: response.failed\n"},
                                        "\"status\":\"incomplete\""};
+static const struct shape slots = {{"{\"error\":{\"message\":"}, {NULL}, "\"id_slot\":"};
 static const struct shape embeddings = {{"{\"error\":{\"message\":"}, {NULL}, "\"embedding\":["};
 static const struct shape infill = {
     {"{\"error\":{\"message\":"}, {"\"stop\":true", "data: {\"error\""}, "\"stop_type\":\"limit\""};
@@ -56,14 +57,17 @@ static bool has(const char *text, const char *const any[2])
     return (any[0] && strstr(text, any[0])) || (any[1] && strstr(text, any[1])) || strstr(text, LAST_RESORT);
 }
 
-static int open_fixture(void **state)
+/* slot_folder: NULL, or where slots are saved. */
+static void open_server(const char *slot_folder)
 {
     char path[1024];
     struct dse_error err = {0};
     struct dse_model_options model = {.n_threads = 1};
-    struct dse_engine_options engine = {.max_concurrent = 4, .chunk_tokens = CHUNK_TOKENS};
+    struct dse_engine_options engine = {
+        .max_concurrent = 4, .chunk_tokens = CHUNK_TOKENS, .prefix_caching = slot_folder != NULL};
     struct dse_server_options server = dse_server_options_default;
     server.port = 0;
+    server.slot_save_path = slot_folder;
     server.chat_template = TEMPLATE;
     snprintf(path, sizeof path, "%s/reference/gguf/llama_linear.gguf", getenv("DSE_TEST_DATA"));
     if (dse_model_open(path, &model, &fixture.model, &err) != DSE_OK ||
@@ -73,6 +77,11 @@ static int open_fixture(void **state)
         fail_msg("%s", err.message);
     /* The model has no tokens for holes; any will do. */
     atomic_load(&fixture.server->served)->fim = (struct dse_fim_tokens){1, 2, 3};
+}
+
+static int open_fixture(void **state)
+{
+    open_server(NULL);
     return 0;
 }
 
@@ -133,7 +142,8 @@ static void make_comparable(char *text)
     *out = '\0';
 }
 
-static void every_allocation_fails_once(const struct shape *shape, const char *path, const char *body)
+/* least: so many faults at least are told. */
+static void every_allocation_fails(const struct shape *shape, const char *path, const char *body, long least)
 {
     static char whole[MAX_ANSWER], answer[MAX_ANSWER];
     const bool stream = strstr(body, "\"stream\":true") != NULL;
@@ -155,7 +165,12 @@ static void every_allocation_fails_once(const struct shape *shape, const char *p
             !has(answer, shape->ends))
             fail_msg("%s: an error is not the end of the stream when allocation %ld fails:\n%s", path, n, answer);
     }
-    assert_true(n_told > 10);
+    assert_true(n_told >= least);
+}
+
+static void every_allocation_fails_once(const struct shape *shape, const char *path, const char *body)
+{
+    every_allocation_fails(shape, path, body, 11);
 }
 
 #define LIMITS "\"max_tokens\":6,\"ignore_eos\":true,\"temperature\":0,\"n\":2"
@@ -205,6 +220,43 @@ static void other_dialects_are_whole_or_told_as_errors(void **state)
     every_allocation_fails_once(&infill, "/infill", HOLE STREAM "}");
 }
 
+static char slot_folder[] = "/tmp/dse-fault-slots-XXXXXX";
+
+static int open_saving(void **state)
+{
+    close_fixture(state);
+    if (mkdtemp(slot_folder) == NULL) return -1;
+    open_server(slot_folder);
+    return 0;
+}
+
+static int close_saving(void **state)
+{
+    char command[64];
+    close_fixture(state);
+    snprintf(command, sizeof command, "rm -rf %s", slot_folder);
+    if (system(command) != 0) return -1;
+    return open_fixture(state);
+}
+
+static void actions_on_slots_are_done_or_told_as_errors(void **state)
+{
+    static char answer[MAX_ANSWER];
+#define FILLING                                                                                                        \
+    "{\"id_slot\":1," SHORT ",\"prompt\":\"a b c d e f g h i j k l m n o p q r s t u v w x y z\",\"max_tokens\":30}"
+    every_allocation_fails_once(&openai, "/v1/completions", FILLING);
+    ask(&openai, "/v1/completions", FILLING, 0, answer);
+    every_allocation_fails(&slots, "/slots/1?action=save", "{\"filename\":\"x\"}", 5);
+    every_allocation_fails(&slots, "/slots/2?action=restore", "{\"filename\":\"x\"}", 5);
+    ask(&slots, "/slots/2?action=erase", "", 0, answer);
+    ask(&slots, "/slots/2?action=restore", "{\"filename\":\"x\"}", 0, answer);
+    assert_non_null(strstr(answer, "\"n_restored\":"));
+    every_allocation_fails(&responses, "/v1/responses",
+                           "{\"include\":[\"message.output_text.logprobs\"],\"top_logprobs\":2,"
+                           "\"input\":\"hello\",\"max_output_tokens\":6," SHORT STREAM "}",
+                           11);
+}
+
 static int count(const char *text, const char *what)
 {
     int n = 0;
@@ -247,6 +299,7 @@ int main(void)
         cmocka_unit_test(completions_are_whole_or_told_as_errors),
         cmocka_unit_test(other_dialects_are_whole_or_told_as_errors),
         cmocka_unit_test(a_stream_that_fails_computes_no_more_prompts),
+        cmocka_unit_test_setup_teardown(actions_on_slots_are_done_or_told_as_errors, open_saving, close_saving),
     };
     return cmocka_run_group_tests(tests, open_fixture, close_fixture);
 }

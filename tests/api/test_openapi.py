@@ -47,6 +47,7 @@ def test_it_is_what_the_source_says_with_a_key_too(start):
     version = server.get("/version").json["version"]
     assert served.json == dict(SOURCE, info=dict(SOURCE["info"], version=version))
     assert server.get("/v1/openapi.json").json == served.json
+    assert server.get("/openapi.json", headers={"If-None-Match": served.headers["ETag"]}).status == 304
 
 
 def test_the_document_is_sound():

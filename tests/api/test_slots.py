@@ -163,6 +163,9 @@ def test_without_a_folder_or_a_cache_nothing_is_saved(start, folder):
         error = act(server, 0, action, {"filename": "x"}, 501)
         assert error["type"] == "not_supported_error" and "--slot-save-path" in error["message"]
     assert act(server, 0, "erase")["n_erased"] > 0
+    server = start("--no-enable-prefix-caching")
+    ask(server, id_slot=0)
+    assert act(server, 0, "erase")["n_erased"] > 0 and act(server, 0, "erase")["n_erased"] == 0
     run = subprocess.run([os.environ["DSE_BINARY"], "serve", os.environ["DSE_TEST_MODEL"], "--slot-save-path", str(folder),
                           "--no-enable-prefix-caching"], capture_output=True, text=True)
     assert run.returncode == 2 and "--slot-save-path" in run.stderr

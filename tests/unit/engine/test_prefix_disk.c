@@ -525,6 +525,81 @@ static void prefix_disk_reads_do_not_hold_up_the_urgent(void **state)
     dse_model_unref(model);
 }
 
+static uint64_t written_before;
+
+/* Gives the thread that writes its time: a step offers it one block at most. */
+static bool slowly(void *user, const struct dse_event *event)
+{
+    struct run *run = user;
+    const uint64_t due = run->choice[0].n_tokens < 6 ? (uint64_t)run->choice[0].n_tokens : 6;
+    for (int i = 0; i < 5000 && dse_counter_get(DSE_COUNTER_PREFIX_DISK_WRITES) < written_before + due; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    return run_on_event(user, event);
+}
+
+/* A request loses its blocks to one that goes before it, in the middle of its answer. Returns the tokens that are
+ * computed again; read: blocks that are read back. The answer is checked against an undisturbed one. */
+static uint64_t set_back_by(struct dse_model *model, struct dse_engine_options options, int urgent_tokens,
+                            uint64_t *read)
+{
+    options.kv_bytes = 9 * model->kv_layout.block_bytes; /* all but one of them are promised to the first */
+    options.max_concurrent = 2;
+    struct dse_engine *engine = create_engine(model, options), *plain = create_engine(model, without);
+    const uint64_t preemptions = dse_counter_get(DSE_COUNTER_PREEMPTIONS);
+    const uint64_t recomputed = dse_counter_get(DSE_COUNTER_RECOMPUTED_TOKENS);
+    struct dse_request request = request_of(200, -1), urgent = request_of(20, urgent_tokens);
+    struct dse_error error;
+    static int32_t other_prompt[20];
+    memcpy(other_prompt, prompt, sizeof other_prompt);
+    other_prompt[0] ^= 1;
+    urgent.prompt = other_prompt;
+    urgent.priority = 1;
+    request.sampling.temperature = 1;
+    struct run *expected = run_request(plain, request), *run = run_create(), *other = run_create();
+    *read = dse_counter_get(DSE_COUNTER_PREFIX_DISK_READS);
+    run->hold = true;
+    run->hold_at = DSE_EVENT_TOKEN;
+    run_submit(run, engine, request);
+    run_wait_held(run);
+    urgent.on_event = options.prefix_cache_disk != NULL ? slowly : run_on_event;
+    urgent.user = other;
+    written_before = dse_counter_get(DSE_COUNTER_PREFIX_DISK_WRITES);
+    assert_int_equal(dse_engine_submit(engine, &urgent, &other->id, &error), DSE_OK);
+    run_release(run);
+    run_wait(other);
+    run_wait(run);
+    assert_true(runs_equal(run, expected));
+    assert_int_equal(run->choice[0].n_tokens, 56);
+    assert_int_equal(dse_counter_get(DSE_COUNTER_PREEMPTIONS) - preemptions, 1);
+    *read = dse_counter_get(DSE_COUNTER_PREFIX_DISK_READS) - *read;
+    run_free(run);
+    run_free(other);
+    run_free(expected);
+    wait_until_empty();
+    dse_engine_free(engine);
+    dse_engine_free(plain);
+    return dse_counter_get(DSE_COUNTER_RECOMPUTED_TOKENS) - recomputed;
+}
+
+static void request_that_is_set_back_says_the_same_computed_again_found_or_read_back(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"llama_linear", "deepseek_v2", "deepseek_v32"};
+    const struct dse_engine_options in_memory = {.context_length = 256, .prefix_caching = true};
+    uint64_t read;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        struct dse_model *model = open_reference(paths[i], DSE_COMPUTE_AUTO, 1);
+        fill_prompt(prompt, 300, model->info.n_vocab, 21);
+        assert_true(set_back_by(model, without, 230, &read) >= 200);   /* all of it, */
+        assert_true(set_back_by(model, in_memory, 30, &read) < 64);    /* what two blocks had to be given up for, */
+        assert_true(set_back_by(model, in_memory, 230, &read) >= 160); /* most of it, for the other filled the pool, */
+        assert_int_equal(read, 0);
+        assert_true(set_back_by(model, on_disk, 230, &read) < 64); /* unless it was written meanwhile */
+        assert_true(read >= 5);
+        dse_model_unref(model);
+    }
+}
+
 static void prefix_disk_survives_every_failing_allocation_at_its_start(void **state)
 {
     (void)state;
@@ -565,6 +640,7 @@ int main(void)
         CASE(prefix_disk_loses_no_block_when_clients_leave),
         CASE(prefix_disk_reads_for_a_client_that_left_disturb_nobody),
         CASE(prefix_disk_reads_do_not_hold_up_the_urgent),
+        CASE(request_that_is_set_back_says_the_same_computed_again_found_or_read_back),
         CASE(prefix_disk_survives_every_failing_allocation_at_its_start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -638,32 +638,42 @@ static void request_that_needs_the_whole_pool_waits_for_a_transfer_and_is_not_re
     close_one(&one);
 }
 
+static void wait_until_asked(struct dse_engine *engine)
+{
+    for (bool asked = false; !asked; nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL)) {
+        pthread_mutex_lock(&engine->lock);
+        asked = engine->transfers != NULL;
+        pthread_mutex_unlock(&engine->lock);
+    }
+}
+
 static void transfer_leaves_running_requests_what_they_were_promised(void **state)
 {
     (void)state;
     struct one one = open_one(8);
-    struct dse_saved_prefix prefix = prefix_of(96);
-    struct dse_error error;
-    int n;
-    uint64_t bytes;
     run_free(run_request(one.engine, request_of(100, 2)));
     assert_int_equal(save(one.engine, 100, "x"), 96);
-    struct run *run = run_create();
-    run->hold = true;
-    run->hold_at = DSE_EVENT_TOKEN;
-    prompt[0] ^= 1;
-    run_submit(run, one.engine, request_of(100, 120)); /* all but one of the eight blocks */
-    prompt[0] ^= 1;
-    run_wait_held(run);
-    run_release(run);
-    enum dse_status status = dse_engine_save_prefix(one.engine, &prefix, folder, "y", NULL, NULL, &n, &bytes, &error);
-    enum dse_status restoring = try_restore(one.engine, "x", &n);
-    run_wait(run);
-    assert_int_equal(run->choice[0].finish, DSE_FINISH_LENGTH);
-    /* Either came too early, or after the other had ended. */
-    assert_true(status == DSE_OK || status == DSE_ERR_UNAVAILABLE || status == DSE_ERR_INVALID);
-    assert_true(restoring == DSE_OK || restoring == DSE_ERR_UNAVAILABLE);
-    run_free(run);
+    for (int restores = 0; restores < 2; restores++) {
+        struct gate gate = {.engine = one.engine, .restores = restores, .open = true};
+        struct run *run = run_create();
+        pthread_t thread;
+        pthread_mutex_init(&gate.lock, NULL);
+        pthread_cond_init(&gate.changed, NULL);
+        run_free(run_request(one.engine, request_of(100, 2)));
+        run->hold = true;
+        run->hold_at = DSE_EVENT_TOKEN;
+        prompt[0] ^= 1;
+        run_submit(run, one.engine, request_of(100, 120)); /* all but one of the eight blocks */
+        prompt[0] ^= 1;
+        run_wait_held(run);
+        assert_int_equal(pthread_create(&thread, NULL, transfer_main, &gate), 0);
+        wait_until_asked(one.engine);
+        run_release(run);
+        assert_int_equal(end_transfer(&gate, thread), DSE_ERR_UNAVAILABLE);
+        run_wait(run);
+        assert_int_equal(run->choice[0].finish, DSE_FINISH_LENGTH);
+        run_free(run);
+    }
     assert_int_equal(restore(one.engine, "x"), 96);
     close_one(&one);
 }
@@ -710,6 +720,20 @@ static void engine_that_ends_waits_for_the_transfer(void **state)
     }
 }
 
+struct forgetting {
+    struct dse_engine *engine;
+    int n;
+};
+
+static void *forget(void *argument)
+{
+    struct forgetting *forgetting = argument;
+    struct dse_saved_prefix prefix = prefix_of(250);
+    struct dse_error error;
+    assert_int_equal(dse_engine_forget_prefix(forgetting->engine, &prefix, &forgetting->n, &error), DSE_OK);
+    return NULL;
+}
+
 static void forgetting_spares_what_others_stand_on_or_use(void **state)
 {
     (void)state;
@@ -732,12 +756,19 @@ static void forgetting_spares_what_others_stand_on_or_use(void **state)
     assert_int_equal(one.engine->scheduler.pool.cache.n_filled, 0);
     assert_int_equal(cached_by(one.engine, request_of(250, 2)), 0); /* and can be kept again */
     assert_int_equal(cached_by(one.engine, request_of(250, 2)), 224);
+    /* It is done in the next turn of the engine, when the request below has tokens to come. */
     struct run *run = run_create();
+    struct forgetting forgetting = {.engine = one.engine, .n = -1};
+    pthread_t thread;
     run->hold = true;
-    run->hold_at = DSE_EVENT_FINISH; /* its blocks are released by then: */
-    run_submit(run, one.engine, request_of(250, 2));
+    run->hold_at = DSE_EVENT_TOKEN;
+    run_submit(run, one.engine, request_of(225, 30));
     run_wait_held(run);
+    assert_int_equal(pthread_create(&thread, NULL, forget, &forgetting), 0);
+    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     run_release(run);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(forgetting.n, 0);
     run_wait(run);
     run_free(run);
     assert_int_equal(dse_engine_forget_prefix(one.engine, &prefix, &n, &error), DSE_OK);
