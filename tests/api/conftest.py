@@ -18,7 +18,8 @@ import time
 
 import pytest
 
-DATA = pathlib.Path(os.environ.get("DSE_TEST_DATA", pathlib.Path(__file__).resolve().parent.parent / "data"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DATA = pathlib.Path(os.environ.get("DSE_TEST_DATA", ROOT / "tests" / "data"))
 
 
 def check_headers(status, headers, origin=None):
