@@ -47,7 +47,7 @@ sanitize: ## the tests under AddressSanitizer and UndefinedBehaviorSanitizer, th
 	@tools/install_packages.sh build test fuzz
 	@tools/sanitize.sh $(SANITIZE)
 
-fuzz: ## libFuzzer targets, SECONDS=60 each
+fuzz: ## libFuzzer targets, then raw sockets and the API of a running server, SECONDS=60 each
 	@tools/install_packages.sh build test fuzz
 	@tools/fuzz.sh $(FUZZ) $${SECONDS:-60}
 

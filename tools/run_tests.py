@@ -4,8 +4,10 @@ tests/web in a virtual environment of their own. Ends with the line `N passed, N
 failed: what was not tried is not known to work. Only tests/web, which needs Chromium, is left out as a whole where there
 is none, and that is said.
 
-usage: run_tests.py BUILD_FOLDER [web]     web: only tests/web, which then must be possible
+usage: run_tests.py BUILD_FOLDER [web | python]     web: only tests/web, which then must be possible
+       python: runs nothing, prints the interpreter of the virtual environment
 """
+import contextlib
 import json
 import os
 import pathlib
@@ -56,18 +58,21 @@ def chromium():
 
 
 def python_environment(build, suites):
-    """Creates build/venv and installs what the suites require, again when that has changed."""
+    """Creates build/venv and installs what the suites require and it lacks; all anew when a version has changed."""
     folder = build.parent / "venv"
     python = folder / "bin" / "python"
     lists = [path for path in (ROOT / "tests" / suite / "requirements.txt" for suite in suites) if path.is_file()]
-    wanted = "".join(path.read_text() for path in lists)
+    wanted = dict(line.split("==") for path in lists for line in path.read_text().split())
     stamp = folder / "requirements.txt"
-    if not (stamp.is_file() and stamp.read_text() == wanted):
+    there = dict(line.split("==") for line in stamp.read_text().split()) if stamp.is_file() else {}
+    anew = not there or any(there.get(name, version) != version for name, version in wanted.items())
+    lacks = [f"{name}=={version}" for name, version in wanted.items() if anew or name not in there]
+    if lacks:
         print(f"installing the packages of the Python tests in {folder} …", flush=True)
-        venv.create(folder, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-                        *(word for path in lists for word in ("-r", path))], check=True)
-        stamp.write_text(wanted)
+        if anew:
+            venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *lacks], check=True)
+        stamp.write_text("".join(f"{name}=={version}\n" for name, version in (wanted if anew else there | wanted).items()))
     return python
 
 
@@ -113,6 +118,7 @@ def main():
     build = pathlib.Path(sys.argv[1]).resolve()
     started = time.monotonic()
     only_web = sys.argv[2:] == ["web"]
+    print_python = sys.argv[2:] == ["python"]
     suites = ["web"] if only_web else ["cli", "api", "web"]
     skipped = "" if chromium() else "tests/web SKIPPED: no chromium, the page was not tried (make test-web installs it)"
     results = []
@@ -120,6 +126,11 @@ def main():
         sys.exit(skipped)
     if skipped:
         suites.remove("web")
+    if print_python:
+        with contextlib.redirect_stdout(sys.stderr):
+            python = python_environment(build, ["api", "fuzz"])
+        print(python)
+        return
     try:
         if not only_web:
             results.append(run_c_tests(build))

@@ -56,6 +56,13 @@ static void json_free(void *pointer)
     dse_free(block);
 }
 
+json_t *dse_json_if(bool ok, json_t *value)
+{
+    if (ok) return value;
+    json_decref(value);
+    return NULL;
+}
+
 static json_t *if_whole(json_t *copy, const json_t *value)
 {
     if (copy == NULL || json_equal(copy, value)) return copy;

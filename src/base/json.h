@@ -31,6 +31,8 @@ DSE_MUST_CHECK enum dse_status dse_json_read(const char *path, size_t max_bytes,
 /* A copy that is whole, or NULL: jansson's own leaves out members for which there is no memory. */
 json_t *dse_json_copy(const json_t *value);
 json_t *dse_json_deep_copy(const json_t *value);
+/* The value (taken), or NULL when something that was to go into it was not there. */
+json_t *dse_json_if(bool ok, json_t *value);
 
 /* Appends a value of any kind as text, with flags of json_dumps; false, and out->failed, without memory. json_dumps itself
  * leaves out names for which there is none. */

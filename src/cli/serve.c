@@ -21,6 +21,7 @@
 #include "base/counters.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "cli/input.h"
 #include "cli/model_arguments.h"
 #include "cli/plan.h"
@@ -126,6 +127,9 @@ static enum dse_status read_list(const char *flag, const char *value, char **cop
                                  const char *const **out, int *count, struct dse_error *err)
 {
     if (value == NULL) return DSE_OK;
+    /* They go into JSON and Prometheus text, which nothing else would be of. */
+    if (!dse_utf8_valid(value, strlen(value)))
+        return dse_fail_at(err, DSE_ERR_INVALID, flag, -1, "--%s is not valid UTF-8", flag);
     *copy = dse_strdup(DSE_MEM_SERVER, value);
     if (*copy == NULL) return dse_fail_memory(err, strlen(value), flag);
     *count = split(*copy, ",", '\0', list, MAX_NAMES);

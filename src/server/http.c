@@ -476,9 +476,14 @@ static enum MHD_Result dispatch(struct dse_http_exchange *x)
     dse_http_connection_phase(http, connection_record(x->connection), HTTP_BUSY);
     dse_http_watch_add(x);
     pthread_mutex_lock(&x->lock);
-    x->suspended = true;
-    MHD_suspend_connection(x->connection);
+    /* The watcher may have seen the end already; it does not look twice, so nobody would ever resume the connection. */
+    bool lost = x->aborted;
+    if (!lost) {
+        x->suspended = true;
+        MHD_suspend_connection(x->connection);
+    }
     pthread_mutex_unlock(&x->lock);
+    if (lost) return MHD_NO;
     if (!dse_workers_post(http->workers, &x->job, run_request, dse_http_ref(x))) {
         refuse(x, 503, "the server is shutting down");
         dse_http_unref(x);

@@ -111,14 +111,16 @@ static void put_server(struct dse_buffer *out, struct dse_server *server)
                           dse_mem_name((enum dse_mem)i), dse_mem_live_bytes((enum dse_mem)i));
 }
 
-void dse_metrics_count_requests(const struct dse_server *server, int64_t *running, int64_t *waiting)
+bool dse_metrics_count_requests(const struct dse_server *server, int64_t *running, int64_t *waiting)
 {
     int n;
-    struct dse_slot *slots = dse_server_slots(server, &n);
+    struct dse_slot *slots;
+    bool ok = dse_server_slots(server, &slots, &n);
     *running = *waiting = 0;
     for (int i = 0; i < n; i++)
         ++*(slots[i].running ? running : waiting);
     dse_free(slots);
+    return ok;
 }
 
 void dse_handle_metrics(struct dse_server *server, struct dse_http_exchange *x)
@@ -130,7 +132,7 @@ void dse_handle_metrics(struct dse_server *server, struct dse_http_exchange *x)
         put_value(&out, &dse_counter_rows[i], (long long)dse_counter_get((enum dse_counter)i));
     }
     int64_t running, waiting;
-    dse_metrics_count_requests(server, &running, &waiting);
+    if (!dse_metrics_count_requests(server, &running, &waiting)) out.failed = true;
     for (int i = 0; i < DSE_GAUGE_COUNT; i++) {
         int64_t value = i == DSE_GAUGE_REQUESTS_RUNNING   ? running
                         : i == DSE_GAUGE_REQUESTS_WAITING ? waiting
@@ -148,6 +150,8 @@ void dse_handle_metrics(struct dse_server *server, struct dse_http_exchange *x)
     if (sensors) {
         dse_machine_watch_get(server->machine, sensors);
         dse_metrics_put_machine(&out, sensors);
+    } else {
+        out.failed = true; /* a metric that is missing now and then is worse than a scrape that fails */
     }
     dse_free(sensors);
     if (server->metrics_vllm) dse_metrics_put_vllm(&out, server);

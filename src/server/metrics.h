@@ -19,8 +19,9 @@ void dse_metrics_put_histogram(struct dse_buffer *out, const char *prefix, const
 /* The text of a label's value, escaped, without the quotes. */
 void dse_metrics_put_label(struct dse_buffer *out, const char *text);
 
-/* Requests that run and wait, counted as /slots counts them: the engine's own gauges move with its steps. */
-void dse_metrics_count_requests(const struct dse_server *server, int64_t *running, int64_t *waiting);
+/* Requests that run and wait, counted as /slots counts them: the engine's own gauges move with its steps. false: no
+ * memory. */
+DSE_MUST_CHECK bool dse_metrics_count_requests(const struct dse_server *server, int64_t *running, int64_t *waiting);
 
 /* Starts and ends the thread that reads the sensors, at once and then every few seconds. */
 DSE_MUST_CHECK enum dse_status dse_machine_watch_start(struct dse_machine_watch **watch, struct dse_error *err);

@@ -55,7 +55,7 @@ void dse_metrics_put_vllm(struct dse_buffer *out, const struct dse_server *serve
                           counters[i].labels, (unsigned long long)dse_counter_get(counters[i].counter));
     }
     int64_t running, waiting, blocks = dse_gauge_get(DSE_GAUGE_KV_BLOCKS_TOTAL);
-    dse_metrics_count_requests(server, &running, &waiting);
+    if (!dse_metrics_count_requests(server, &running, &waiting)) out->failed = true;
     double used = blocks > 0 ? (double)dse_gauge_get(DSE_GAUGE_KV_BLOCKS_USED) / (double)blocks : 0;
     const struct {
         const char *name, *help;

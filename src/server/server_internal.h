@@ -83,8 +83,8 @@ struct dse_server {
 
 /* "ok", "loading", "draining", or "failed" once a file of the model was cut short. */
 const char *dse_server_state(const struct dse_server *server);
-/* All slots of the engine: an owned array (dse_free) of *n, NULL without memory or model. */
-struct dse_slot *dse_server_slots(const struct dse_server *server, int *n);
+/* All slots of the engine: an owned array (dse_free) of *n; none without a model. false: no memory, *slots is NULL. */
+DSE_MUST_CHECK bool dse_server_slots(const struct dse_server *server, struct dse_slot **slots, int *n);
 
 /* Bytes beyond which a prompt is refused: those of a full context, DSE_SERVER_MAX_TEXT_BYTES at most. */
 size_t dse_served_max_prompt(const struct dse_served *served);

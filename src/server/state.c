@@ -5,6 +5,7 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/json.h"
 #include "engine/kv_pool.h"
 #include "engine/step_ring.h"
 #include "server/errors.h"
@@ -92,9 +93,10 @@ static json_t *latency(enum dse_histogram histogram)
 static json_t *sensor_object(const struct dse_sensor_list *list)
 {
     json_t *object = json_object();
-    for (int i = 0; i < list->count; i++)
-        json_object_set_new(object, list->items[i].label, json_real(list->items[i].value));
-    return object;
+    bool ok = true;
+    for (int i = 0; i < list->count && ok; i++)
+        ok = json_object_set_new(object, list->items[i].label, json_real(list->items[i].value)) == 0;
+    return dse_json_if(ok, object);
 }
 
 static json_t *sensors_object(struct dse_server *server)
@@ -117,32 +119,35 @@ static const char *slot_state(const struct dse_slot *slot)
 static json_t *slot_list(const struct dse_server *server, const struct dse_served *served, uint64_t now)
 {
     int n;
-    struct dse_slot *slots = dse_server_slots(server, &n);
+    struct dse_slot *slots;
+    bool ok = dse_server_slots(server, &slots, &n);
     json_t *list = json_array();
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && ok; i++) {
         const struct dse_slot *slot = &slots[i];
         double age = now > slot->submitted_ns ? (double)(now - slot->submitted_ns) * 1e-9 : 0;
         double decoding = slot->first_token_ns && now > slot->first_token_ns
                               ? (double)(now - slot->first_token_ns) * 1e-9
                               : 0;
-        json_array_append_new(list, json_pack("{s:o, s:s, s:f, s:i, s:I, s:i, s:i, s:i, s:f}", "id", integer(slot->id),
-                                              "state", slot_state(slot), "age_seconds", age, "n_choices",
-                                              slot->n_choices, "n_ctx", (json_int_t)served->context_length, "n_prompt",
-                                              slot->n_prompt, "n_processed", slot->n_processed, "n_generated",
-                                              slot->n_generated, "tokens_per_second",
-                                              decoding > 0 ? (double)slot->n_generated / decoding : 0.0));
+        json_t *one = json_pack("{s:o, s:s, s:f, s:i, s:I, s:i, s:i, s:i, s:f}", "id", integer(slot->id), "state",
+                                slot_state(slot), "age_seconds", age, "n_choices", slot->n_choices, "n_ctx",
+                                (json_int_t)served->context_length, "n_prompt", slot->n_prompt, "n_processed",
+                                slot->n_processed, "n_generated", slot->n_generated, "tokens_per_second",
+                                decoding > 0 ? (double)slot->n_generated / decoding : 0.0);
+        ok = json_array_append_new(list, one) == 0;
     }
     dse_free(slots);
-    return list;
+    return dse_json_if(ok, list);
 }
 
 static json_t *step_seconds(void)
 {
     json_t *object = json_object();
-    for (int i = 0; i < DSE_STEP_CAUSE_COUNT; i++)
-        json_object_set_new(object, dse_step_cause_names[i],
-                            json_real((double)dse_counter_get((enum dse_counter)(DSE_COUNTER_STEP_SWAP + i)) * 1e-9));
-    return object;
+    bool ok = true;
+    for (int i = 0; i < DSE_STEP_CAUSE_COUNT && ok; i++) {
+        const uint64_t ns = dse_counter_get((enum dse_counter)(DSE_COUNTER_STEP_SWAP + i));
+        ok = json_object_set_new(object, dse_step_cause_names[i], json_real((double)ns * 1e-9)) == 0;
+    }
+    return dse_json_if(ok, object);
 }
 
 static json_t *model_object(const struct dse_server *server, const struct dse_served *served)
@@ -168,7 +173,7 @@ void dse_handle_state(struct dse_server *server, struct dse_http_exchange *x)
     int64_t running, waiting;
     int count;
     struct dse_step_record *records = copy_steps(served, &count);
-    dse_metrics_count_requests(server, &running, &waiting);
+    bool whole = dse_metrics_count_requests(server, &running, &waiting) && records;
     json_t *requests = json_pack("{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "running", (json_int_t)running, "waiting",
                                  (json_int_t)waiting, "total", integer(dse_counter_get(DSE_COUNTER_REQUESTS)),
                                  "finished", integer(dse_counter_get(DSE_COUNTER_REQUESTS_FINISHED)), "cancelled",
@@ -188,5 +193,5 @@ void dse_handle_state(struct dse_server *server, struct dse_http_exchange *x)
                               "step_seconds", step_seconds(), "sensors", sensors_object(server), "slots",
                               served ? slot_list(server, served, now) : json_array());
     dse_free(records);
-    dse_answer_json(server, x, 200, state);
+    dse_answer_json(server, x, 200, dse_json_if(whole, state));
 }

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import socket
 import struct
@@ -17,7 +18,8 @@ import time
 
 import pytest
 
-DATA = pathlib.Path(os.environ.get("DSE_TEST_DATA", pathlib.Path(__file__).resolve().parent.parent / "data"))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DATA = pathlib.Path(os.environ.get("DSE_TEST_DATA", ROOT / "tests" / "data"))
 
 
 def check_headers(status, headers, origin=None):
@@ -50,11 +52,13 @@ class Reply:
 class Server:
     """One process of `deepseek-edge serve`."""
 
-    def __init__(self, *arguments, wait="ready", model=None):
+    def __init__(self, *arguments, wait="ready", model=None, file_bytes=None):
+        """file_bytes: a longer file kills the server."""
         command = [os.environ["DSE_BINARY"], "serve", "--model", model or os.environ["DSE_TEST_MODEL"], "--port", "0",
                    "--log-level", "warn", "--drain-timeout", "5", *arguments]
+        limit = file_bytes and (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes)))
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                                        errors="replace")
+                                        errors="replace", preexec_fn=limit)
         self.lines = []
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()

@@ -2,6 +2,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import socket
 import threading
 import time
@@ -277,3 +278,25 @@ def test_a_server_whose_model_file_was_cut_short_is_not_ready(tmp_path):
         assert server.get("/health").status == 200
     finally:
         server.stop()
+
+
+def test_clients_that_reset_as_their_request_ends_leave_no_connection(start):
+    """The reset comes in between the end of the request and the moment from which its connection is watched, or not: of
+    thousands some hit it. A connection that is never looked at again keeps its descriptor and ends the stop in an abort."""
+    server = start("--max-concurrent", "2")
+    descriptors = pathlib.Path(f"/proc/{server.process.pid}/fd")
+    request = post_bytes("/tokenize", {"content": "a"})
+    server.post("/tokenize", {"content": "a"})
+    before = len(list(descriptors.iterdir()))
+
+    def visit():
+        for _ in range(500):
+            with server.raw(request) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+
+    threads = [threading.Thread(target=visit) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    wait_for(lambda: len(list(descriptors.iterdir())) <= before, 20)

@@ -1,8 +1,9 @@
 """Work and memory that a request may cost: bounded by its size, and refused early where it is large."""
+import threading
 import time
 
 import pytest
-from conftest import post_bytes, read_all
+from conftest import DATA, post_bytes, read_all
 
 CHAT = "/v1/chat/completions"
 MIB = 1 << 20
@@ -84,3 +85,34 @@ def test_many_short_messages(start):
     sockets += [server.raw(body, timeout=60) for _ in range(2)]
     assert server.stop() == 0
     assert time.monotonic() - begin < 20
+
+
+def test_memory_does_not_grow_with_the_number_of_requests(start):
+    """First all clients come at once with more than any of the requests that follow, so that buffers and KV blocks have been
+    touched. Then a heap that holds on to 1 KiB for each request would be found."""
+    server = start("--no-enable-prefix-caching", "--max-concurrent", "4", "--pack-cache", "off",
+                   model=str(DATA / "reference" / "gguf" / "llama_linear.gguf"))
+
+    def anonymous():
+        for line in open(f"/proc/{server.process.pid}/status"):
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no RssAnon")
+
+    def requests(count, words, tokens):
+        def client(i):
+            for k in range(count // 4):
+                prompt = " ".join(f"{i}{k}{n % 7}" for n in range(words - k % 3))
+                body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": k % 2 == 0}
+                assert server.post("/v1/completions", body).status == 200
+        threads = [threading.Thread(target=client, args=(i,)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    requests(40, 24, 100)
+    requests(240, 16, 4)
+    before = anonymous()
+    requests(240, 16, 4)
+    assert anonymous() - before < 240 * 1024

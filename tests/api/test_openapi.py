@@ -1,14 +1,12 @@
 """/openapi.json: a document that is sound in itself, describes exactly the routes, and is true of answers."""
 import json
 import os
-import pathlib
 import re
 
 import jsonschema
 import pytest
-from conftest import gguf_with, literal
+from conftest import ROOT, gguf_with, literal
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCE = json.loads((ROOT / "src" / "server" / "openapi.json").read_text())
 OPERATIONS = [(path, method) for path, item in SOURCE["paths"].items() for method in item]
 

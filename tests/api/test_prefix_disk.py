@@ -1,12 +1,14 @@
 """The prefix cache on disk: over restarts, under kill -9 while it is written, and its wipe."""
+import http.client
 import os
 import random
 import signal
 import subprocess
+import threading
 import time
 
 import pytest
-from conftest import Server
+from conftest import DATA, Server
 
 TEXT = "Once upon a time there was a small computer at the edge of the network, and it remembered all it had read. "
 
@@ -25,8 +27,8 @@ def wait_for(server, metric, least):
         time.sleep(0.02)
 
 
-def start_on(folder, *arguments):
-    return Server("--max-model-len", "512", "--prefix-cache-disk", str(folder), *arguments)
+def start_on(folder, *arguments, **options):
+    return Server("--max-model-len", "512", "--prefix-cache-disk", str(folder), *arguments, **options)
 
 
 def end(server):
@@ -65,33 +67,91 @@ def test_a_restart_finds_the_prompt_and_a_wipe_forgets_it(tmp_path):
     end(server)
 
 
-def test_kill_at_any_point_of_a_write_leaves_a_clean_start(tmp_path):
-    """Each round is killed at another moment; every start is without a warning, and whatever is found is right."""
+# The smallest model: a server of it is there in a moment, and its blocks are written in one.
+TINY = str(DATA / "reference" / "gguf" / "llama_linear.gguf")
+KILLS = int(os.environ.get("DSE_TEST_KILLS", "15"))
+
+
+@pytest.fixture(scope="module")
+def expected():
+    server = Server("--max-model-len", "512", model=TINY)
+    texts = {number: ask(server, number, 2)[0] for number in range(4)}
+    end(server)
+    return texts
+
+
+def start_clean(folder, expected, **options):
+    """A server on what a killed one has left: no warning, no half file, and whatever is found is right. Returns the blocks found."""
+    server = start_on(folder, "--pack-cache", "off", model=TINY, **options)
+    assert not list(folder.glob("*.new"))
+    found = 0
+    for number in expected:
+        choices, n = ask(server, number, 2)
+        assert choices == expected[number]
+        found += n // 32
+    assert not [line for line in server.lines if "WARN" in line.upper()], server.lines
+    return server, found
+
+
+def wait_for_a_file_that_is_written(folder, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with os.scandir(folder) as entries:
+            if any(entry.name.endswith(".new") for entry in entries):
+                return
+
+
+def test_kill_at_any_moment_leaves_a_clean_start(tmp_path, expected):
+    """At random, or as soon as a file is seen that is being written. DSE_TEST_KILLS: how many."""
     folder = tmp_path / "cache"
     chance = random.Random(4)
-    server = Server("--max-model-len", "512")
-    expected = {number: ask(server, number)[0] for number in range(4)}
+    found = cut = 0
+    for i in range(KILLS):
+        server, n = start_clean(folder, expected)
+        found += n
+        threads = [threading.Thread(target=ask_until_dead, args=(server, chance.randrange(100, 10**6))) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        if i % 2:
+            wait_for_a_file_that_is_written(folder, 0.5)
+        else:
+            time.sleep(chance.random() * 0.15)
+        server.process.kill()
+        server.process.wait()
+        for thread in threads:
+            thread.join()
+        cut += len(list(folder.glob("*.new")))
+    server, n = start_clean(folder, expected)
+    assert not end(server)
+    print(f"{KILLS} kills, {found} blocks found again, {cut} files cut short")
+    assert found > 0 and n > 0
+
+
+def ask_until_dead(server, number):
+    """Blocks of new beginnings all the time, so that something is being written whenever the server is killed."""
+    try:
+        while True:
+            ask(server, number, 2)
+            number += 1
+    except (OSError, http.client.HTTPException):
+        pass
+
+
+def test_death_at_any_byte_of_a_file_leaves_a_clean_start(tmp_path, expected):
+    """A limit of file sizes kills the server in the middle of a write, after that many bytes of a block."""
+    server, _ = start_clean(tmp_path / "whole", expected)
     end(server)
-    found = 0
-    for _ in range(4):
-        server = start_on(folder)
-        assert not list(folder.glob("*.new"))
-        for number in range(4):
-            choices, n = ask(server, number)
-            assert choices == expected[number]
-            found += n
-        # new beginnings, so that something is being written
-        ask(server, chance.randrange(100, 10**6))
-        wait_for(server, "prefix_cache_disk_writes_total", chance.randrange(1, 4) if found == 0 else 1)
-        time.sleep(chance.random() * 0.01)
+    bytes_of_a_block = next((tmp_path / "whole").glob("*.kv")).stat().st_size
+    folder = tmp_path / "cache"
+    for limit in (1, 17, 4095, 4096, bytes_of_a_block // 2, bytes_of_a_block - 1):
+        server = start_on(folder, "--pack-cache", "off", model=TINY, file_bytes=limit)
+        ask_until_dead(server, limit * 1000)
+        assert server.process.wait(20) == -signal.SIGXFSZ
+        left = [file.stat().st_size for file in folder.glob("*.new")]
+        assert left and max(left) <= limit
+        server, _ = start_clean(folder, expected)
         server.process.send_signal(signal.SIGKILL)
         server.process.wait()
-        server.reader.join(5)
-        assert not [line for line in server.lines if "WARN" in line.upper()], server.lines
-    assert found > 0
-    server = start_on(folder)
-    assert not list(folder.glob("*.new"))
-    assert not end(server)
 
 
 def test_damaged_files_are_removed_with_one_warning(tmp_path):
