@@ -180,6 +180,7 @@ static enum dse_status look_up(const struct peft_config *config, const struct pa
         int found = pcre2_match(patterns->list[i].code, (PCRE2_SPTR)module, bytes, 0, 0, config->match_data,
                                 config->match_context);
         if (found == PCRE2_ERROR_NOMATCH) continue;
+        if (found == PCRE2_ERROR_NOMEMORY) return dse_fail_memory(err, bytes, "a pattern of an adapter");
         if (found < 0)
             return dse_fail_at(err, DSE_ERR_LIMIT, config->path, -1,
                                "%s: %s has a pattern that takes too long to match", config->path, key);
