@@ -277,6 +277,7 @@ struct dse_memory_plan {
     uint64_t mapped_weight_bytes;   /* mapped from the pack cache: the default sizes leave room for them */
     uint64_t kv_bytes, scratch_bytes;
     uint64_t adapter_bytes; /* open ones, and the room for more */
+    int adapter_rank;       /* as in the options */
     uint64_t
         total_bytes; /* resident, mapped, kv, scratch and adapters together. Beyond available_bytes: explicit sizes, or
                             * weights larger than the memory, leave mapped weights to be read from their file again */

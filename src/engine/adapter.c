@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/cgroup.h"
+#include "base/counters.h"
 #include "base/sha256.h"
 
 #define DIGEST_BYTES 32
@@ -83,6 +84,7 @@ static enum dse_status load(struct dse_adapter *adapter, const char *path, const
         status = model->device->ops->load_adapter(model->device, &model->file->config, file,
                                                   left < available ? left : available, &adapter->device, err);
     model->adapter_bytes += adapter->device.bytes;
+    dse_gauge_set(DSE_GAUGE_ADAPTER_BYTES, (int64_t)model->adapter_bytes);
     pthread_mutex_unlock(&model->adapter_lock);
     if (status == DSE_ERR_NO_MEMORY && err != NULL && err->file[0] == '\0')
         (void)snprintf(err->file, sizeof err->file, "%s", path);
@@ -130,6 +132,7 @@ void dse_adapter_unref(struct dse_adapter *adapter)
     struct dse_model *model = adapter->model;
     pthread_mutex_lock(&model->adapter_lock);
     model->adapter_bytes -= adapter->device.bytes;
+    dse_gauge_set(DSE_GAUGE_ADAPTER_BYTES, (int64_t)model->adapter_bytes);
     pthread_mutex_unlock(&model->adapter_lock);
     model->device->ops->unload_adapter(model->device, &adapter->device);
     dse_free(adapter);

@@ -215,6 +215,7 @@ enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_
         .kv_bytes = kv,
         .scratch_bytes = b.scratch_bytes,
         .adapter_bytes = sum(open_adapters, o->adapter_bytes),
+        .adapter_rank = o->adapter_rank,
         .mapped_weight_bytes = mapped,
         .expert_bytes = model->weights.expert_bytes,
         .total_bytes = model->info.resident_bytes + mapped + kv + b.scratch_bytes +

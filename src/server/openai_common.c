@@ -190,6 +190,7 @@ enum dse_status dse_gen_params_parse(const json_t *root, int n_vocab, struct dse
     int64_t priority = 0;
     TRY(dse_param_int(root, "priority", -DSE_MAX_PRIORITY, DSE_MAX_PRIORITY, &priority, &params->has_priority, err));
     params->priority = (int)priority;
+    params->lora = dse_param_get(root, "lora");
     TRY(dse_param_string(root, "cache_salt", &params->cache_salt, NULL, err));
     if (params->cache_salt && !*params->cache_salt)
         return dse_fail_at(err, DSE_ERR_INVALID, "cache_salt", -1, "cache_salt must not be empty");
