@@ -341,7 +341,7 @@ def test_bad_adapters_are_told_apart_and_change_nothing(serve, folder):
                        ("layer_replication", [[0, 2]]), ("target_parameters", ["x"]), ("init_lora_weights", "pissa"),
                        ("alora_invocation_tokens", [1]), ("alpha_pattern", {"(": 1}), ("alpha_pattern", {"k_proj": "1"}),
                        ("rank_pattern", [1]), ("lora_alpha", 1e300), ("use_rslora", 1),
-                       ("alpha_pattern", {"(([a-z_.0-9]+)+)+Q": 1})]:
+                       ("alpha_pattern", {"(([a-z_.0-9]+)+)+[QZ]": 1})]:
         attempt(key if key not in ("r", "lora_alpha") else "", **{key: value})
     (folder / "page.gguf").write_text("<html>not found</html>")
     (folder / "empty").mkdir()

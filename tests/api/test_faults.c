@@ -48,6 +48,8 @@ static const struct shape responses = {{"{\"error\":{\"message\":", "\"error\":{
 static const struct shape embeddings = {{"{\"error\":{\"message\":"}, {NULL}, "\"embedding\":["};
 static const struct shape infill = {
     {"{\"error\":{\"message\":"}, {"\"stop\":true", "data: {\"error\""}, "\"stop_type\":\"limit\""};
+static const struct shape plain = {{"{\"error\":{\"message\":"}, {NULL}, "successfully"};
+static const struct shape scales = {{"{\"error\":{\"message\":"}, {NULL}, "success"};
 /* Without memory even for that. */
 #define LAST_RESORT "\"message\":\"out of memory\""
 
@@ -61,10 +63,14 @@ static int open_fixture(void **state)
     char path[1024];
     struct dse_error err = {0};
     struct dse_model_options model = {.n_threads = 1};
-    struct dse_engine_options engine = {.max_concurrent = 4, .chunk_tokens = CHUNK_TOKENS};
+    char adapters[1024];
+    struct dse_engine_options engine = {
+        .max_concurrent = 4, .chunk_tokens = CHUNK_TOKENS, .adapter_rank = 8, .adapter_bytes = 1 << 20};
     struct dse_server_options server = dse_server_options_default;
     server.port = 0;
     server.chat_template = TEMPLATE;
+    snprintf(adapters, sizeof adapters, "%s/adapters/llama_linear", getenv("DSE_TEST_DATA"));
+    server.lora_dir = adapters;
     snprintf(path, sizeof path, "%s/reference/gguf/llama_linear.gguf", getenv("DSE_TEST_DATA"));
     if (dse_model_open(path, &model, &fixture.model, &err) != DSE_OK ||
         dse_engine_create(fixture.model, &engine, &fixture.engine, &err) != DSE_OK ||
@@ -205,6 +211,21 @@ static void other_dialects_are_whole_or_told_as_errors(void **state)
     every_allocation_fails_once(&infill, "/infill", HOLE STREAM "}");
 }
 
+/* Whatever fails while one is loaded, the one that was there stays in use. */
+static void adapters_are_loaded_and_used_or_errors_are_told(void **state)
+{
+#define LOAD "{\"lora_name\":\"x\",\"lora_path\":\"%s\",\"load_inplace\":true}"
+    char body[128];
+    for (int i = 0; i < 2; i++) {
+        snprintf(body, sizeof body, LOAD, i == 0 ? "a" : "a.gguf");
+        every_allocation_fails_once(&plain, "/v1/load_lora_adapter", body);
+    }
+    every_allocation_fails_once(&openai, "/v1/completions", "{\"prompt\":\"hello\",\"model\":\"x\"," LIMITS "}");
+    every_allocation_fails_once(&openai, "/v1/completions",
+                                "{\"prompt\":\"hello\",\"lora\":[{\"id\":0,\"scale\":0.5}]," LIMITS "}");
+    every_allocation_fails_once(&scales, "/lora-adapters", "[{\"id\":0,\"scale\":0.5}]");
+}
+
 static int count(const char *text, const char *what)
 {
     int n = 0;
@@ -246,6 +267,7 @@ int main(void)
         cmocka_unit_test(chat_answers_are_whole_or_told_as_errors),
         cmocka_unit_test(completions_are_whole_or_told_as_errors),
         cmocka_unit_test(other_dialects_are_whole_or_told_as_errors),
+        cmocka_unit_test(adapters_are_loaded_and_used_or_errors_are_told),
         cmocka_unit_test(a_stream_that_fails_computes_no_more_prompts),
     };
     return cmocka_run_group_tests(tests, open_fixture, close_fixture);
