@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes tests/data/adapters: small random LoRA adapters for the tiny reference models, and the logits that Hugging Face gets.
+"""Writes tests/data/adapters: small random LoRA adapters for the tiny reference models, and the logits of Hugging Face.
 
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install torch transformers peft gguf
     /tmp/venv/bin/python tools/make_adapter_cases.py tests/data/reference tests/data/adapters
 
-The folders are written by PEFT itself (save_pretrained), the GGUF twins with the gguf package as llama.cpp's converter does:
-factors under the base model's tensor names, rows of B of q and k re-ordered for llama. Logits: transformers, f32, eager
-attention, no cache; PEFT adds the adapters. Several at once are active adapters of one model, a scale is a factor on the
-scaling that PEFT worked out.
+The folders are written by PEFT itself (save_pretrained), the GGUF twins with the gguf package as llama.cpp's converter
+does: factors under the base model's tensor names, rows of B of q and k re-ordered for llama. Logits: transformers, f32,
+eager attention, no cache; PEFT adds the adapters. Several at once are active adapters of one model, a scale is a factor
+on the scaling that PEFT worked out. Further arguments are the models to do, all if there are none.
 """
 import json
 import pathlib
@@ -46,6 +46,7 @@ MODELS = {
               torch.float16),
     },
 }
+MODELS["deepseek_v32"] = MODELS["deepseek_v3"]
 # name of the logits: active adapters with their scales
 SETS = {"base": {}, "a": {"a": 1.0}, "b": {"b": 1.0}, "a_half": {"a": 0.5}, "a_b": {"a": 1.0, "b": 1.0},
         "a_minus_b": {"a": 0.75, "b": -1.5}}
@@ -179,6 +180,8 @@ def make(reference, out, model_name, adapters):
 def main():
     reference, out = map(pathlib.Path, sys.argv[1:3])
     for name, adapters in MODELS.items():
+        if len(sys.argv) > 3 and name not in sys.argv[3:]:
+            continue
         make(reference, out, name, adapters)
     print("torch", torch.__version__, "transformers", transformers.__version__, "peft", peft.__version__)
 

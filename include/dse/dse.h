@@ -103,15 +103,15 @@ bool dse_model_intact(const struct dse_model *model);
 
 /* ---- adapters ---------------------------------------------------------------------------------------------- */
 
-/* LoRA: W + scale * B A for some of a model's matrices. Immutable, shared, reference counted, like the model that it was
- * opened for. A request in flight holds a reference, so an adapter may be dropped or replaced at any time. */
+/* LoRA: W + scale * B A for some of a model's matrices. Immutable, shared, reference counted, like the model that it
+ * was opened for. A request in flight holds a reference, so an adapter may be dropped or replaced at any time. */
 struct dse_adapter;
 
 #define DSE_MAX_ADAPTERS 8
 
-/* path: a folder or .safetensors file of PEFT, or a GGUF adapter. Everything is checked against the model: what does not fit is
- * DSE_ERR_CORRUPT or DSE_ERR_UNSUPPORTED and names tensor or key. DSE_ERR_NO_MEMORY: beyond what the engines of the
- * model have planned for adapters, or what the system has. From any thread; blocks. */
+/* path: a folder or .safetensors file of PEFT, or a GGUF adapter. Everything is checked against the model: what does
+ * not fit is DSE_ERR_CORRUPT or DSE_ERR_UNSUPPORTED and names tensor or key. DSE_ERR_NO_MEMORY: beyond what the
+ * engines of the model have planned for adapters, or what the system has. From any thread; blocks. */
 DSE_MUST_CHECK enum dse_status dse_adapter_open(struct dse_model *model, const char *path, struct dse_adapter **adapter,
                                                 struct dse_error *err);
 struct dse_adapter *dse_adapter_ref(struct dse_adapter *adapter);
@@ -228,8 +228,8 @@ struct dse_request {
      * different salts. */
     const void *cache_salt;
     size_t cache_salt_bytes;
-    /* Borrowed during the call; the adapters are referenced. Their order and repetitions do not matter: scales of one adapter
-     * are summed. The sum of their ranks must fit the engine's adapter_rank. */
+    /* Borrowed during the call; the adapters are referenced. Their order and repetitions do not matter: scales of one
+     * adapter are summed. The sum of their ranks must fit the engine's adapter_rank. */
     const struct dse_adapter_use *adapters;
     int n_adapters; /* 0…DSE_MAX_ADAPTERS */
     dse_event_fn *on_event;
@@ -261,8 +261,8 @@ struct dse_engine_options {
      * begin the same. Changes no result. */
     bool prefix_caching;
     uint64_t prefix_cache_bytes; /* kept for no running request; 0: as much as the pool has */
-    /* NULL, or a folder where blocks also live as files, so that they outlast the pool and the process. Made if missing; must
-     * be private to its user; one engine at a time (DSE_ERR_BUSY). */
+    /* NULL, or a folder where blocks also live as files, so that they outlast the pool and the process. Made if
+     * missing; must be private to its user; one engine at a time (DSE_ERR_BUSY). */
     const char *prefix_cache_disk;
     uint64_t prefix_cache_disk_bytes; /* of all files in it; 0: 4 GiB */
     int adapter_rank;                 /* largest sum of the ranks of a request's adapters; 0: requests have none */
@@ -303,8 +303,8 @@ void dse_engine_free(struct dse_engine *engine);
 void dse_engine_get_plan(const struct dse_engine *engine, struct dse_memory_plan *plan);
 struct dse_model *dse_engine_model(const struct dse_engine *engine); /* borrowed */
 
-/* Removes what a prefix cache on disk holds, of any model; not while an engine has it open (DSE_ERR_BUSY). Counts what was
- * removed, also when it fails. Other files in the folder stay. */
+/* Removes what a prefix cache on disk holds, of any model; not while an engine has it open (DSE_ERR_BUSY). Counts
+ * what was removed, also when it fails. Other files in the folder stay. */
 DSE_MUST_CHECK enum dse_status dse_prefix_cache_wipe(const char *folder, uint64_t *n_files, uint64_t *bytes,
                                                      struct dse_error *err);
 
@@ -336,8 +336,8 @@ DSE_MUST_CHECK enum dse_status dse_eval_adapted_logits(struct dse_model *model, 
                                                        int n_adapters, const int32_t *ids, int n_ids, int chunk_tokens,
                                                        float *out, struct dse_error *err);
 
-/* As dse_eval_logits, unless out is NULL, and in the same pass those of the prediction layer of a model opened with mtp: f32
- * [n_ids - 1, n_vocab] into mtp_out, row i tells the token at i + 2 from those up to i + 1. At least 2 ids. */
+/* As dse_eval_logits, unless out is NULL, and in the same pass those of the prediction layer of a model opened with
+ * mtp: f32 [n_ids - 1, n_vocab] into mtp_out, row i tells the token at i + 2 from those up to i + 1. At least 2 ids. */
 DSE_MUST_CHECK enum dse_status dse_eval_mtp_logits(struct dse_model *model, const int32_t *ids, int n_ids,
                                                    int chunk_tokens, float *out, float *mtp_out, struct dse_error *err);
 

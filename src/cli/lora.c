@@ -1,4 +1,5 @@
-/* Flags that name adapters (see lora.h). Spellings are those of llama.cpp (--lora, --lora-scaled) and vLLM (--lora-modules). */
+/* Flags that name adapters (see lora.h). Spellings are those of llama.cpp (--lora, --lora-scaled) and vLLM
+ * (--lora-modules). */
 #include "cli/lora.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 /* What adapters add to the products of the CPU device: y += B (scale * A x), in f32, for the rows that have some.
  *
- * Called by cpu_ops.c, cpu_latent.c and cpu_moe.c within their own ops, between the product and what follows it, so that
- * gate and up are whole before SiLU. Each row is computed from its own values alone, one dse_matmul sum per output, the
- * adapters of a row in their order: no bit depends on other rows, on how they are cut or on the threads.
+ * Called by cpu_ops.c, cpu_latent.c and cpu_moe.c within their own ops, between the product and what follows it, so
+ * that gate and up are whole before SiLU. Each row is computed from its own values alone, one dse_matmul sum per
+ * output, the adapters of a row in their order: no bit depends on other rows, on how they are cut or on the threads.
  */
 #include <string.h>
 

@@ -45,8 +45,8 @@ bool dse_cpu_low_needed(const struct dse_adaption *adaption, const enum dse_adap
 /* A thread's share of scale * A x for all rows and sites; x [n_rows][stride]. */
 void dse_cpu_low_project(const struct dse_adaption *adaption, const enum dse_adapter_site *sites, int n_sites,
                          const float *x, size_t stride, int thread, int n_threads);
-/* y [n][y_stride] += B (A x) for rows [first, first + n) and output columns [begin, end) of site number `index`; begin is a
- * multiple of 16, y begins at that row and column. */
+/* y [n][y_stride] += B (A x) for rows [first, first + n) and output columns [begin, end) of site number `index`;
+ * begin is a multiple of 16, y begins at that row and column. */
 void dse_cpu_low_add(const struct dse_adaption *adaption, enum dse_adapter_site site, int index, size_t first, size_t n,
                      size_t begin, size_t end, float *y, size_t y_stride);
 /* Both steps, as an op of its own: y [n_rows][columns] += B (A x). */

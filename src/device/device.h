@@ -125,8 +125,8 @@ struct dse_adapter_run {
     const struct dse_adapter_part *parts; /* added in this order */
 };
 
-/* What adapters add in one layer. Runs ascend; rows in none of them get the bits that they get without any adapter in the
- * batch. */
+/* What adapters add in one layer. Runs ascend; rows in none of them get the bits that they get without any adapter in
+ * the batch. */
 struct dse_adaption {
     int layer;
     const struct dse_adapter_run *runs;

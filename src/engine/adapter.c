@@ -1,5 +1,6 @@
-/* Adapters as generations: opened for a model, counted against its memory, referenced by whoever lists them and by every
- * request that uses them. Unloading or replacing one is dropping a reference: requests in flight keep what they began with.
+/* Adapters as generations: opened for a model, counted against its memory, referenced by whoever lists them and by
+ * every request that uses them. Unloading or replacing one is dropping a reference: requests in flight keep what they
+ * began with.
  */
 #include "engine/adapter.h"
 

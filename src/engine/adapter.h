@@ -19,8 +19,8 @@ struct dse_adapter_set {
     int rank; /* of all together */
 };
 
-/* Checks what a request asks for and takes references. Scales of one content are summed; what comes to 0 is left out, which
- * makes it the base model. max_rank: that a pass has room for. */
+/* Checks what a request asks for and takes references. Scales of one content are summed; what comes to 0 is left out,
+ * which makes it the base model. max_rank: that a pass has room for. */
 DSE_MUST_CHECK enum dse_status dse_adapter_set_init(struct dse_adapter_set *set, const struct dse_model *model,
                                                     const struct dse_adapter_use *uses, int count, int max_rank,
                                                     struct dse_error *err);

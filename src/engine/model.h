@@ -1,6 +1,6 @@
 /* A loaded model inside the engine room: what dse.h keeps opaque. Immutable after dse_model_open except for the three
- * things behind locks: the device (one caller at a time), the memory of adapters, and the token trie (built when the first
- * grammar comes).
+ * things behind locks: the device (one caller at a time), the memory of adapters, and the token trie (built when the
+ * first grammar comes).
  */
 #ifndef DSE_ENGINE_MODEL_H
 #define DSE_ENGINE_MODEL_H
@@ -40,8 +40,8 @@ struct dse_model {
 
 /* Makes the device ready for max_rows rows; grows, never shrinks. */
 DSE_MUST_CHECK enum dse_status dse_model_reserve(struct dse_model *model, int max_rows, struct dse_error *err);
-/* An engine begins: from now on adapters may take so much beyond what those that are open take. The most that any engine
- * planned counts; before the first there is no limit. */
+/* An engine begins: from now on adapters may take so much beyond what those that are open take. The most that any
+ * engine planned counts; before the first there is no limit. */
 void dse_model_limit_adapters(struct dse_model *model, uint64_t more_bytes);
 /* What adapters take. */
 uint64_t dse_model_adapter_bytes(struct dse_model *model);

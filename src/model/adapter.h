@@ -52,8 +52,8 @@ struct dse_adapter_file {
     int max_rank;
 };
 
-/* path: a folder of PEFT, its .safetensors file, or a GGUF file. Files larger than max_bytes are DSE_ERR_LIMIT. base: borrowed
- * during the call. Nothing is left behind on failure. */
+/* path: a folder of PEFT, its .safetensors file, or a GGUF file. Files larger than max_bytes are DSE_ERR_LIMIT. base:
+ * borrowed during the call. Nothing is left behind on failure. */
 DSE_MUST_CHECK enum dse_status dse_adapter_file_open(const char *path, const struct dse_model_file *base,
                                                      size_t max_bytes, struct dse_adapter_file **out,
                                                      struct dse_error *err);

@@ -108,7 +108,6 @@ struct dse_config {
     struct dse_indexer_config indexer;
     int n_mtp_layers; /* multi-token prediction layers that follow the n_layers decoder layers, 0: none */
     int n_mtp_used;   /* of them, those that a device loads and the cache has room for: 0 unless asked for at opening */
-    int adapter_rank; /* largest sum of the ranks of a request's adapters that a pass has room for: 0 unless asked for */
     /* End-of-generation ids of the configuration files (union); the tokenizer adds its own. */
     int32_t stop_tokens[DSE_MAX_STOP_TOKENS];
     int n_stop_tokens;

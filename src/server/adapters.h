@@ -23,8 +23,8 @@ DSE_MUST_CHECK enum dse_status dse_adapter_list_create(const char *root, struct 
 void dse_adapter_list_free(struct dse_adapter_list *list);
 bool dse_adapter_list_may_load(const struct dse_adapter_list *list);
 
-/* What a client's path means: inside the root by its letters and by where its links lead, its files included. Returns owned
- * (dse_free). */
+/* What a client's path means: inside the root by its letters and by where its links lead, its files included. Returns
+ * owned (dse_free). */
 DSE_MUST_CHECK enum dse_status dse_adapter_list_resolve(const struct dse_adapter_list *list, const char *path,
                                                         char **resolved, struct dse_error *err);
 /* 1 to 128 of A-Z a-z 0-9 . _ : / - */
@@ -45,9 +45,9 @@ DSE_MUST_CHECK enum dse_status dse_adapter_list_remove(struct dse_adapter_list *
                                                        struct dse_error *err);
 bool dse_adapter_list_has(struct dse_adapter_list *list, const char *name);
 
-/* The adapters of a request: those of its field `lora` (NULL: not given), else the one that its model names, else those
- * with a scale for everyone. uses: each adapter a reference, for the caller to drop, on failure too. named: the model is
- * an adapter. */
+/* The adapters of a request: those of its field `lora` (NULL: not given), else the one that its model names, else
+ * those with a scale for everyone. uses: each adapter a reference, for the caller to drop, on failure too. named: the
+ * model is an adapter. */
 DSE_MUST_CHECK enum dse_status dse_adapter_list_choose(struct dse_adapter_list *list, const char *model,
                                                        const json_t *lora,
                                                        struct dse_adapter_use uses[DSE_MAX_ADAPTERS], int *n_uses,
@@ -56,8 +56,8 @@ DSE_MUST_CHECK enum dse_status dse_adapter_list_choose(struct dse_adapter_list *
 DSE_MUST_CHECK enum dse_status dse_adapter_list_set_scales(struct dse_adapter_list *list, const json_t *scales,
                                                            struct dse_error *err);
 
-/* Answers, owned; NULL without memory: entries of /v1/models, that of one name (NULL also if there is none), and the list of
- * /lora-adapters. */
+/* Answers, owned; NULL without memory: entries of /v1/models, that of one name (NULL also if there is none), and the
+ * list of /lora-adapters. */
 json_t *dse_adapter_list_models(struct dse_adapter_list *list, const char *parent, int64_t context_length);
 json_t *dse_adapter_list_model(struct dse_adapter_list *list, const char *name, const char *parent,
                                int64_t context_length);

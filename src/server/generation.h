@@ -145,8 +145,8 @@ void dse_generations_end(struct dse_server *server);
 void dse_gen_prompts_free(struct dse_gen_prompt *prompts, int n_prompts);
 const char *dse_finish_name(enum dse_finish finish);
 
-/* Ends it: what has not run yet is cancelled, and its client is told. The first failure counts. From any thread, without
- * locks. prompt: the one that the engine refused, NULL for a failure of the generation as a whole. */
+/* Ends it: what has not run yet is cancelled, and its client is told. The first failure counts. From any thread,
+ * without locks. prompt: the one that the engine refused, NULL for a failure of the generation as a whole. */
 void dse_generation_fail(struct dse_generation *generation, const struct dse_gen_prompt *prompt,
                          const struct dse_error *err);
 

@@ -1,7 +1,8 @@
-/* Adapters over HTTP: /v1/load_lora_adapter and /v1/unload_lora_adapter as vLLM has them, /lora-adapters as llama-server has it.
+/* Adapters over HTTP: /v1/load_lora_adapter and /v1/unload_lora_adapter as vLLM has them, /lora-adapters as
+ * llama-server has it.
  *
- * Loading reads and packs a file, on a worker; until it is done nothing has changed, and nothing has if it fails. It is
- * possible only where --lora-dir says from where.
+ * Loading reads and packs a file, on a worker; until it is done nothing has changed, and nothing has if it fails. It
+ * is possible only where --lora-dir says from where.
  */
 #include <stdio.h>
 #include <string.h>

@@ -92,8 +92,8 @@ static bool is_get(const char *method)
     return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
 }
 
-/* Every path also under /v1, /beta and /anthropic: base URLs of clients end in one of them. Of two routes with one path that
- * of the method counts. */
+/* Every path also under /v1, /beta and /anthropic: base URLs of clients end in one of them. Of two routes with one
+ * path that of the method counts. */
 static const struct route *find_route(const char *path, const char *method)
 {
     const struct route *found = NULL;

@@ -57,8 +57,8 @@ int dse_server_port(const struct dse_server *server); /* 0 for a Unix socket */
 const char *dse_server_url(const struct dse_server *server);
 bool dse_server_shows_ui(const struct dse_server *server);
 
-/* An adapter of the engine's model, of which the server takes a reference: name as clients choose it, path as they see it,
- * scale in requests that name no adapter. A name that is there or is no name is DSE_ERR_INVALID. */
+/* An adapter of the engine's model, of which the server takes a reference: name as clients choose it, path as they
+ * see it, scale in requests that name no adapter. A name that is there or is no name is DSE_ERR_INVALID. */
 DSE_MUST_CHECK enum dse_status dse_server_add_adapter(struct dse_server *server, const char *name, const char *path,
                                                       struct dse_adapter *adapter, float scale, struct dse_error *err);
 

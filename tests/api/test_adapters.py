@@ -1,5 +1,5 @@
-"""LoRA adapters as clients see them: loading, choosing by name and by scale, several in one batch over a warm prefix cache, bad
-ones. The numbers themselves are compared with PEFT in tests/fidelity/test_adapters.c."""
+"""LoRA adapters as clients see them: loading, choosing by name and by scale, several in one batch over a warm prefix
+cache, bad ones. The numbers themselves are compared with PEFT in tests/fidelity/test_adapters.c."""
 import json
 import os
 import pathlib
@@ -238,7 +238,8 @@ def test_requests_that_choose_wrongly(serve):
                         ([{"id": 2**31, "scale": 1}], "lora"), ([{"id": 2**63, "scale": 1}], "lora[0].id"),
                         ([{"id": 0.5, "scale": 1}], "lora[0].id"), ([{"id": "0", "scale": 1}], "lora[0].id"),
                         ([{"id": 0, "scale": "1"}], "lora[0].scale"), ([{"id": 0, "scale": 1e9}], "lora[0].scale"),
-                        ([{"id": 0, "scale": 1}, {"id": 0, "scale": 1}], "lora[1].id"), ([{"id": 1, "scale": 1}], "lora"),
+                        ([{"id": 0, "scale": 1}, {"id": 0, "scale": 1}], "lora[1].id"),
+                        ([{"id": 1, "scale": 1}], "lora"),
                         ([{"id": 0, "scale": 1}] * 65, "lora")]:
         error = complete(server, lora=lora, status=400)
         assert error["param"] == where, (lora, error)
@@ -339,7 +340,8 @@ def test_bad_adapters_are_told_apart_and_change_nothing(serve, folder):
     for key, value in [("use_dora", True), ("bias", "all"), ("modules_to_save", ["lm_head"]), ("fan_in_fan_out", True),
                        ("lora_bias", True), ("peft_type", "IA3"), ("r", "3"), ("lora_alpha", None), ("r", 0),
                        ("layer_replication", [[0, 2]]), ("target_parameters", ["x"]), ("init_lora_weights", "pissa"),
-                       ("alora_invocation_tokens", [1]), ("alpha_pattern", {"(": 1}), ("alpha_pattern", {"k_proj": "1"}),
+                       ("alora_invocation_tokens", [1]), ("alpha_pattern", {"(": 1}),
+                       ("alpha_pattern", {"k_proj": "1"}),
                        ("rank_pattern", [1]), ("lora_alpha", 1e300), ("use_rslora", 1),
                        ("alpha_pattern", {"(([a-z_.0-9]+)+)+[QZ]": 1})]:
         attempt(key if key not in ("r", "lora_alpha") else "", **{key: value})
@@ -347,7 +349,8 @@ def test_bad_adapters_are_told_apart_and_change_nothing(serve, folder):
     (folder / "empty").mkdir()
     (folder / "pickle").mkdir()
     (folder / "pickle" / "adapter_model.bin").write_bytes(b"\x80\x02.")
-    for path, status, fragment in [("other", 400, "another model"), ("page.gguf", 400, "GGUF"), ("pickle", 400, "pickle"),
+    for path, status, fragment in [("other", 400, "another model"), ("page.gguf", 400, "GGUF"),
+                                   ("pickle", 400, "pickle"),
                                    ("empty", 404, "adapter_model.safetensors")]:
         assert fragment in load(server, "bad", path, status=status)["message"]
     shutil.copy(MODEL, folder / "model.gguf")

@@ -1,4 +1,5 @@
-/* An allocation that fails, each in turn, while a request is answered: the answer is whole, or it is told as an error. */
+/* An allocation that fails, each in turn, while a request is answered: the answer is whole, or it is told as an
+ * error. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -90,7 +91,8 @@ static int close_fixture(void **state)
     return 0;
 }
 
-/* The body of the answer to a request whose n-th allocation fails, 0: none does. HTTP/1.0, so that it comes in one piece. */
+/* The body of the answer to a request whose n-th allocation fails, 0: none does. HTTP/1.0, so that it comes in one
+ * piece. */
 static void ask(const struct shape *shape, const char *path, const char *body, long n, char answer[MAX_ANSWER])
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)dse_server_port(fixture.server))};

@@ -249,7 +249,8 @@ static void run_expanded(struct dse_device *device, const struct scene *scene, i
     free(ck);
 }
 
-/* Rows [begin, end) from x to out, as the forward pass does it. choice: of all rows, filled where there is an indexer. */
+/* Rows [begin, end) from x to out, as the forward pass does it. choice: of all rows, filled where there is an
+ * indexer. */
 static void run(struct dse_device *device, const struct scene *scene, int begin, int end,
                 const struct dse_key_choice *choice, float *out)
 {

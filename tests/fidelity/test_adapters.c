@@ -49,6 +49,7 @@ static const struct case_ cases[] = {
     {"gguf/deepseek_v2.gguf", "deepseek_v2", "a", {{"a.gguf", 1}}},
     {"deepseek_v3", "deepseek_v3", "a", {{"a", 1}}},
     {"gguf/deepseek_v3.gguf", "deepseek_v3", "a_half", {{"a", 0.5f}}},
+    {"deepseek_v32", "deepseek_v32", "a", {{"a", 1}}},
 };
 
 static float *logits_of(struct dse_model *model, const struct case_ *test, const int32_t *ids, int n_ids, int chunk)
@@ -154,7 +155,7 @@ static void a_gguf_adapter_equals_its_peft_twin(void **state)
     }
 }
 
-/* How a prompt is cut and how many threads work on it changes no bit; nor does a scale of 0, which is the base model. */
+/* How a prompt is cut and how many threads work on it changes no bit; nor does a scale of 0: it is the base model. */
 static void bits_do_not_depend_on_chunks_threads_or_zero_scales(void **state)
 {
     static const char *const models[][2] = {

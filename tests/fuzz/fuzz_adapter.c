@@ -1,5 +1,5 @@
-/* Adapters: a GGUF file, the tensors of a PEFT folder or, where the input is a JSON object, its configuration, each with a good
- * other half. What is accepted is packed as well.
+/* Adapters: a GGUF file, the tensors of a PEFT folder or, where the input is a JSON object, its configuration, each
+ * with a good other half. What is accepted is packed as well.
  */
 #include <math.h>
 #include <stddef.h>

@@ -70,7 +70,8 @@ static struct dse_request request_of(const struct ways *ways, int way)
     return request;
 }
 
-/* H12: the same prompt with every choice of adapters, each twice over one cache, is what it is on an engine of its own. */
+/* H12: the same prompt with every choice of adapters, each twice over one cache, is what it is on an engine of its
+ * own. */
 static void a_warm_cache_gives_every_choice_of_adapters_its_own_text(void **state)
 {
     (void)state;
@@ -237,7 +238,8 @@ static void requests_with_wrong_adapters_are_refused(void **state)
     dse_model_unref(other);
 }
 
-/* What was planned is the limit: an adapter that would go beyond it is refused with both numbers, and changes nothing. */
+/* What was planned is the limit: an adapter that would go beyond it is refused with both numbers, and changes
+ * nothing. */
 static void memory_beyond_the_plan_is_refused(void **state)
 {
     (void)state;

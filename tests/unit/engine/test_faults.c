@@ -1,4 +1,5 @@
-/* Every allocation fails in turn: opening, creating and submitting end with an error, leak nothing and can be repeated. */
+/* Every allocation fails in turn: opening, creating and submitting end with an error, leak nothing and can be
+ * repeated. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>

@@ -477,7 +477,8 @@ static struct dse_engine *small_engine_that_finds_in_files(struct dse_model *mod
     return create_engine(model, options);
 }
 
-/* What is being read for a client that left holds memory for a moment: who comes next waits for it, and is not refused. */
+/* What is being read for a client that left holds memory for a moment: who comes next waits for it, and is not
+ * refused. */
 static void prefix_disk_reads_for_a_client_that_left_disturb_nobody(void **state)
 {
     (void)state;
