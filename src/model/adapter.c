@@ -208,7 +208,7 @@ static enum dse_status collect(struct dse_adapter_builder *builder, struct dse_e
     size_t n = 0;
     for (size_t i = 0; i < n_places; i++) {
         struct dse_adapter_module *place = &builder->places[i];
-        if (place->a == NULL && place->b == NULL) continue;
+        if (place->a == NULL || place->b == NULL) continue; /* both: pairs were checked */
         enum dse_status status = check_finite(builder, place->a, err);
         if (status == DSE_OK) status = check_finite(builder, place->b, err);
         if (status != DSE_OK) return status;
