@@ -101,6 +101,39 @@ bool dse_model_is_stop(const struct dse_model *model, int32_t token);
 /* False when a file of the model was truncated under us. */
 bool dse_model_intact(const struct dse_model *model);
 
+/* ---- adapters ---------------------------------------------------------------------------------------------- */
+
+/* LoRA: W + scale * B A for some of a model's matrices. Immutable, shared, reference counted, like the model that it
+ * was opened for. A request in flight holds a reference, so an adapter may be dropped or replaced at any time. */
+struct dse_adapter;
+
+#define DSE_MAX_ADAPTERS 8
+
+/* path: a folder or .safetensors file of PEFT, or a GGUF adapter. Everything is checked against the model: what does
+ * not fit is DSE_ERR_CORRUPT or DSE_ERR_UNSUPPORTED and names tensor or key. DSE_ERR_NO_MEMORY: beyond what the
+ * engines of the model have planned for adapters, or what the system has. From any thread; blocks. */
+DSE_MUST_CHECK enum dse_status dse_adapter_open(struct dse_model *model, const char *path, struct dse_adapter **adapter,
+                                                struct dse_error *err);
+struct dse_adapter *dse_adapter_ref(struct dse_adapter *adapter);
+void dse_adapter_unref(struct dse_adapter *adapter);
+
+struct dse_adapter_info {
+    char path[512];
+    int rank;           /* largest of its matrices */
+    int n_matrices;     /* that it adds to */
+    uint64_t bytes;     /* in memory */
+    uint8_t digest[32]; /* of what it computes: equal ones give equal results */
+};
+void dse_adapter_get_info(const struct dse_adapter *adapter, struct dse_adapter_info *info);
+
+struct dse_adapter_use {
+    struct dse_adapter *adapter;
+    float scale; /* on top of the adapter's own (alpha and rank); 1: as it was trained; 0: as if it were not there */
+};
+/* Of what they hold and their scales together, whatever the order: the same for requests whose keys and values are. 0:
+ * they come to nothing. */
+uint64_t dse_adapters_identity(const struct dse_adapter_use *uses, int count);
+
 /* ---- request ----------------------------------------------------------------------------------------------- */
 
 #define DSE_MAX_TOP_LOGPROBS 20
@@ -204,11 +237,14 @@ struct dse_request {
     int priority;                /* higher first; 0 */
     uint64_t tenant;             /* whose request it is: of equal ones, the tenant that was served least goes first */
     /* Requests share computed beginnings of prompts only with those of equal salt (any bytes, borrowed during the call)
-     * and adapter (0: none). Give clients that should not learn of each other's prompts, by the time a prompt takes,
+     * and adapters. Give clients that should not learn of each other's prompts, by the time a prompt takes,
      * different salts. */
     const void *cache_salt;
     size_t cache_salt_bytes;
-    uint64_t adapter_identity; /* of whatever else changes the keys and values: adapters with their scales */
+    /* Borrowed during the call; the adapters are referenced. Their order and repetitions do not matter: scales of one
+     * adapter are summed. The sum of their ranks must fit the engine's adapter_rank. */
+    const struct dse_adapter_use *adapters;
+    int n_adapters; /* 0…DSE_MAX_ADAPTERS */
     dse_event_fn *on_event;
     void *user;
 };
@@ -241,10 +277,13 @@ struct dse_engine_options {
      * begin the same. Changes no result. */
     bool prefix_caching;
     uint64_t prefix_cache_bytes; /* kept for no running request; 0: as much as the pool has */
-    /* NULL, or a folder where blocks also live as files, so that they outlast the pool and the process. Made if missing; must
-     * be private to its user; one engine at a time (DSE_ERR_BUSY). */
+    /* NULL, or a folder where blocks also live as files, so that they outlast the pool and the process. Made if
+     * missing; must be private to its user; one engine at a time (DSE_ERR_BUSY). */
     const char *prefix_cache_disk;
     uint64_t prefix_cache_disk_bytes; /* of all files in it; 0: 4 GiB */
+    int adapter_rank;                 /* largest sum of the ranks of a request's adapters; 0: requests have none */
+    uint64_t
+        adapter_bytes; /* planned for adapters that are opened later, beside those that are open; more are refused */
 };
 
 /* The memory plan; `serve` prints it at start. */
@@ -253,7 +292,10 @@ struct dse_memory_plan {
     uint64_t resident_weight_bytes; /* packed weights in anonymous memory, or */
     uint64_t mapped_weight_bytes;   /* mapped from the pack cache: the default sizes leave room for them */
     uint64_t kv_bytes, scratch_bytes;
-    uint64_t total_bytes;  /* resident, mapped, kv and scratch together. Beyond available_bytes: explicit sizes, or
+    uint64_t adapter_bytes; /* open ones, and the room for more */
+    int adapter_rank;       /* as in the options */
+    uint64_t
+        total_bytes; /* resident, mapped, kv, scratch and adapters together. Beyond available_bytes: explicit sizes, or
                             * weights larger than the memory, leave mapped weights to be read from their file again */
     uint64_t expert_bytes; /* of the weights: experts, of which the chosen ones are read */
     uint64_t locked_bytes; /* of mapped weights: kept in memory by a running engine because not all of them fit */
@@ -277,8 +319,8 @@ void dse_engine_free(struct dse_engine *engine);
 void dse_engine_get_plan(const struct dse_engine *engine, struct dse_memory_plan *plan);
 struct dse_model *dse_engine_model(const struct dse_engine *engine); /* borrowed */
 
-/* Removes what a prefix cache on disk holds, of any model; not while an engine has it open (DSE_ERR_BUSY). Counts what was
- * removed, also when it fails. Other files in the folder stay. */
+/* Removes what a prefix cache on disk holds, of any model; not while an engine has it open (DSE_ERR_BUSY). Counts
+ * what was removed, also when it fails. Other files in the folder stay. */
 DSE_MUST_CHECK enum dse_status dse_prefix_cache_wipe(const char *folder, uint64_t *n_files, uint64_t *bytes,
                                                      struct dse_error *err);
 
@@ -305,8 +347,13 @@ int dse_engine_slots(const struct dse_engine *engine, struct dse_slot *slots, in
 DSE_MUST_CHECK enum dse_status dse_eval_logits(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens,
                                                float *out, struct dse_error *err);
 
-/* The same, unless out is NULL, and in the same pass those of the prediction layer of a model opened with mtp: f32
- * [n_ids - 1, n_vocab] into mtp_out, row i tells the token at i + 2 from those up to i + 1. At least 2 ids. */
+/* The same with adapters. */
+DSE_MUST_CHECK enum dse_status dse_eval_adapted_logits(struct dse_model *model, const struct dse_adapter_use *adapters,
+                                                       int n_adapters, const int32_t *ids, int n_ids, int chunk_tokens,
+                                                       float *out, struct dse_error *err);
+
+/* As dse_eval_logits, unless out is NULL, and in the same pass those of the prediction layer of a model opened with
+ * mtp: f32 [n_ids - 1, n_vocab] into mtp_out, row i tells the token at i + 2 from those up to i + 1. At least 2 ids. */
 DSE_MUST_CHECK enum dse_status dse_eval_mtp_logits(struct dse_model *model, const int32_t *ids, int n_ids,
                                                    int chunk_tokens, float *out, float *mtp_out, struct dse_error *err);
 

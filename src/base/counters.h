@@ -93,6 +93,9 @@ enum dse_unit {
     X(WEIGHT_BYTES, "weight_bytes", BYTES, "", "Bytes of the model's weights")                                         \
     X(KV_BYTES, "kv_bytes", BYTES, "", "Bytes of the KV pool")                                                         \
     X(SCRATCH_BYTES, "scratch_bytes", BYTES, "", "Bytes of step scratch")                                              \
+    X(ADAPTERS, "adapters_loaded", NONE, "", "LoRA adapters that requests can use")                                    \
+    X(ADAPTER_BYTES, "adapter_bytes", BYTES, "",                                                                       \
+      "Bytes of LoRA adapters, those that only requests in flight still use included")                                 \
     X(LOAD_NS, "model_load_seconds", SECONDS, "", "From the start of loading until the model could be served")
 
 /* Histograms in seconds with fixed buckets. */

@@ -71,6 +71,39 @@ enum dse_status dse_map_open(const char *path, struct dse_map *map, struct dse_e
     return DSE_OK;
 }
 
+enum dse_status dse_map_read(const char *path, size_t max_bytes, struct dse_map *map, struct dse_error *err)
+{
+    *map = (struct dse_map){.fd = -1};
+    int fd;
+    size_t bytes, done = 0;
+    enum dse_status status = open_regular(path, &fd, &bytes, err);
+    if (status != DSE_OK) return status;
+    void *data = NULL;
+    if (bytes > max_bytes) {
+        status = dse_fail_at(err, DSE_ERR_LIMIT, path, -1, "%s has %zu bytes, at most %zu are accepted", path, bytes,
+                             max_bytes);
+    } else if (bytes > 0) {
+        data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (data == MAP_FAILED) status = dse_fail_memory(err, bytes, path);
+    }
+    while (status == DSE_OK && done < bytes) {
+        ssize_t n = read(fd, (char *)data + done, bytes - done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) status = dse_fail_errno(err, errno, path, "read");
+        if (n == 0)
+            status = dse_fail_at(err, DSE_ERR_IO, path, -1, "%s became shorter while it was read: %zu of %zu bytes",
+                                 path, done, bytes);
+        if (n > 0) done += (size_t)n;
+    }
+    if (status != DSE_OK) {
+        if (data != NULL && data != MAP_FAILED) munmap(data, bytes);
+        close(fd);
+        return status;
+    }
+    *map = (struct dse_map){data, bytes, fd};
+    return DSE_OK;
+}
+
 void dse_map_close(struct dse_map *map)
 {
     if (map->data != NULL) munmap((void *)map->data, map->bytes);

@@ -17,6 +17,11 @@ struct dse_map {
 /* Only regular files; a directory, device or pipe is DSE_ERR_INVALID "not a regular file", a link to nothing
  * DSE_ERR_IO. */
 DSE_MUST_CHECK enum dse_status dse_map_open(const char *path, struct dse_map *map, struct dse_error *err);
+/* The same with a copy of the content in anonymous memory instead, for a file that others may write to while it is
+ * looked at: where a map would be cut short under its reader, this is DSE_ERR_IO. Larger than max_bytes:
+ * DSE_ERR_LIMIT. */
+DSE_MUST_CHECK enum dse_status dse_map_read(const char *path, size_t max_bytes, struct dse_map *map,
+                                            struct dse_error *err);
 void dse_map_close(struct dse_map *map); /* safe on a zeroed struct */
 /* True if the file still has at least map->bytes bytes. Touching pages beyond the end would be SIGBUS. */
 bool dse_map_intact(const struct dse_map *map);

@@ -1,4 +1,4 @@
-/* A GET over a socket with a deadline for all of it. See http_client.h. */
+/* A request over a socket with a deadline for all of it. See http_client.h. */
 #include "cli/http_client.h"
 
 #include <errno.h>
@@ -146,6 +146,13 @@ static bool split_answer(struct dse_buffer *answer, int *http_status)
 enum dse_status dse_http_client_get(const char *url, const char *path, const char *key, unsigned timeout_ms,
                                     int *http_status, struct dse_buffer *body, struct dse_error *err)
 {
+    return dse_http_client_send(url, "GET", path, key, NULL, timeout_ms, http_status, body, err);
+}
+
+enum dse_status dse_http_client_send(const char *url, const char *method, const char *path, const char *key,
+                                     const struct dse_buffer *json, unsigned timeout_ms, int *http_status,
+                                     struct dse_buffer *body, struct dse_error *err)
+{
     struct target target;
     int fd;
     const uint64_t deadline_ns = dse_clock_ns() + (uint64_t)timeout_ms * 1000000;
@@ -157,12 +164,16 @@ enum dse_status dse_http_client_get(const char *url, const char *path, const cha
     if (status != DSE_OK) return status;
     bool v6 = strchr(target.host, ':') != NULL;
     struct dse_buffer request;
-    dse_buffer_init(&request, DSE_MEM_MISC, 65536);
-    dse_buffer_printf(&request, "GET %s HTTP/1.1\r\nHost: %s%s%s", path, v6 ? "[" : "", target.host, v6 ? "]" : "");
+    dse_buffer_init(&request, DSE_MEM_MISC, 65536 + (json != NULL ? json->length : 0));
+    dse_buffer_printf(&request, "%s %s HTTP/1.1\r\nHost: %s%s%s", method, path, v6 ? "[" : "", target.host,
+                      v6 ? "]" : "");
     if (target.path[0] == '\0') dse_buffer_printf(&request, ":%s", target.port);
     dse_buffer_puts(&request, "\r\nConnection: close\r\nUser-Agent: deepseek-edge\r\n");
     if (key != NULL) dse_buffer_printf(&request, "Authorization: Bearer %s\r\n", key);
+    if (json != NULL)
+        dse_buffer_printf(&request, "Content-Type: application/json\r\nContent-Length: %zu\r\n", json->length);
     dse_buffer_puts(&request, "\r\n");
+    if (json != NULL) dse_buffer_append(&request, dse_buffer_text(json), json->length);
     dse_buffer_clear(body);
     if (request.failed)
         status = dse_fail_memory(err, request.length, "a request");

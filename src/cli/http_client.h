@@ -1,5 +1,5 @@
-/* One GET to a server of ours: plain HTTP/1.1 over TCP or a Unix socket, a connection each. No TLS, no redirects:
- * for `top`, which looks at a server on this machine or in this network. */
+/* One request to a server of ours: plain HTTP/1.1 over TCP or a Unix socket, a connection each. No TLS, no redirects:
+ * for `top` and `adapters`, which talk to a server on this machine or in this network. */
 #ifndef DSE_CLI_HTTP_CLIENT_H
 #define DSE_CLI_HTTP_CLIENT_H
 
@@ -11,5 +11,10 @@
 DSE_MUST_CHECK enum dse_status dse_http_client_get(const char *url, const char *path, const char *key,
                                                    unsigned timeout_ms, int *http_status, struct dse_buffer *body,
                                                    struct dse_error *err);
+
+/* The same with any method; json: body of the request, or NULL. */
+DSE_MUST_CHECK enum dse_status dse_http_client_send(const char *url, const char *method, const char *path,
+                                                    const char *key, const struct dse_buffer *json, unsigned timeout_ms,
+                                                    int *http_status, struct dse_buffer *body, struct dse_error *err);
 
 #endif

@@ -39,12 +39,19 @@ static enum dse_status run_help(const struct dse_options *options, struct dse_er
 }
 
 static enum dse_status (*const verb_functions[DSE_VERB_COUNT])(const struct dse_options *, struct dse_error *) = {
-    [DSE_VERB_RUN] = dse_verb_run,         [DSE_VERB_SERVE] = dse_verb_serve,
-    [DSE_VERB_SHOW] = dse_verb_show,       [DSE_VERB_BENCH] = dse_verb_bench,
-    [DSE_VERB_EVAL] = dse_verb_eval,       [DSE_VERB_TOKENIZE] = dse_verb_tokenize,
-    [DSE_VERB_CACHE] = dse_verb_cache,     [DSE_VERB_TEMPLATE] = dse_verb_template,
-    [DSE_VERB_DEVICES] = dse_verb_devices, [DSE_VERB_VERSION] = dse_verb_version,
-    [DSE_VERB_TOP] = dse_verb_top,         [DSE_VERB_HELP] = run_help,
+    [DSE_VERB_RUN] = dse_verb_run,
+    [DSE_VERB_SERVE] = dse_verb_serve,
+    [DSE_VERB_SHOW] = dse_verb_show,
+    [DSE_VERB_BENCH] = dse_verb_bench,
+    [DSE_VERB_EVAL] = dse_verb_eval,
+    [DSE_VERB_TOKENIZE] = dse_verb_tokenize,
+    [DSE_VERB_CACHE] = dse_verb_cache,
+    [DSE_VERB_TEMPLATE] = dse_verb_template,
+    [DSE_VERB_DEVICES] = dse_verb_devices,
+    [DSE_VERB_VERSION] = dse_verb_version,
+    [DSE_VERB_TOP] = dse_verb_top,
+    [DSE_VERB_ADAPTERS] = dse_verb_adapters,
+    [DSE_VERB_HELP] = run_help,
 };
 
 /* A single write each, so that the lines of several threads do not mix. */

@@ -14,6 +14,7 @@
 #define V_VERSION      (1u << DSE_VERB_VERSION)
 #define V_TOP          (1u << DSE_VERB_TOP)
 #define V_CACHE        (1u << DSE_VERB_CACHE)
+#define V_ADAPTERS     (1u << DSE_VERB_ADAPTERS)
 #define V_ENGINE_VERBS (V_RUN | V_SERVE)
 #define V_MODEL_VERBS  (V_RUN | V_SERVE | V_BENCH | V_EVAL)
 
@@ -77,6 +78,19 @@
       V_ENGINE_VERBS | V_TEMPLATE,                                                                                     \
       "Jinja chat template to use instead of the model's, or the name of a built-in one: deepseek_v2, deepseek_v3, "   \
       "deepseek_v31, deepseek_v32, deepseek_v4")                                                                       \
+    X(LORA, "lora", "", LIST, "PATH[=SCALE]", NULL, 0, 0, NULL, V_ENGINE_VERBS,                                        \
+      "LoRA adapter for every request that names none: a folder of PEFT, its .safetensors, or a GGUF adapter; may be " \
+      "repeated, or several with commas between")                                                                      \
+    X(LORA_SCALED, "lora-scaled", "", LIST, "PATH:SCALE", NULL, 0, 0, NULL, V_ENGINE_VERBS,                            \
+      "the same with a scale in llama.cpp's spelling")                                                                 \
+    X(LORA_MODULES, "lora-modules", "", LIST, "NAME=PATH", NULL, 0, 0, NULL, V_SERVE,                                  \
+      "LoRA adapter that clients choose by `model`: NAME; may be repeated")                                            \
+    X(LORA_DIR, "lora-dir", "", STRING, "DIR", NULL, 0, 0, NULL, V_SERVE,                                              \
+      "clients may load adapters from this folder and unload adapters (/v1/load_lora_adapter)")                        \
+    X(LORA_MEMORY, "lora-memory", "", SIZE, "BYTES", "256M", 0, INT64_MAX, NULL, V_SERVE,                              \
+      "memory planned for adapters that are loaded later, with --lora-dir; more are refused")                          \
+    X(MAX_LORA_RANK, "max-lora-rank", "", INT, "N", "0", 0, 4096, NULL, V_SERVE,                                       \
+      "largest sum of the ranks of a request's adapters; 0: those given at start, at least 128 with --lora-dir")       \
     X(PROMPT, "prompt", "-p", STRING, "TEXT", NULL, 0, 0, NULL, V_RUN, "prompt; may also follow the model")            \
     X(FILE, "file", "-f", STRING, "FILE", NULL, 0, 0, NULL, V_RUN,                                                     \
       "read the prompt from a file, - for standard input")                                                             \
@@ -107,12 +121,13 @@
     X(PORT, "port", "", INT, "N", "8080", 0, 65535, NULL, V_SERVE, "port; 0 takes any free one and prints it")         \
     X(UDS, "uds", "", STRING, "PATH", NULL, 0, 0, NULL, V_SERVE, "listen on a Unix socket instead of a port")          \
     X(ANY_MODEL, "any-model", "", FLAG, NULL, "on", 0, 0, NULL, V_SERVE,                                               \
-      "answer whatever model name a client sends; --no-any-model: 404 for unknown names")                              \
+      "answer whatever model name a client sends; --no-any-model: 404 for unknown names, which is the default where "  \
+      "clients can choose adapters (--lora-modules, --lora-dir)")                                                      \
     X(MAX_CONCURRENT, "max-concurrent", "--max-num-seqs,--parallel,-np", INT, "N", "8", 1, 1024, NULL, V_SERVE,        \
       "requests computed at once; they share one KV pool, N does not divide the context")                              \
     X(MAX_QUEUE, "max-queue", "", INT, "N", "64", 0, 65536, NULL, V_SERVE, "requests that may wait; more get 429")     \
-    X(API_KEY, "api-key", "", LIST, "KEY", NULL, 0, 0, NULL, V_SERVE | V_TOP,                                          \
-      "key that clients must send; may be repeated. top sends it")                                                     \
+    X(API_KEY, "api-key", "", LIST, "KEY", NULL, 0, 0, NULL, V_SERVE | V_TOP | V_ADAPTERS,                             \
+      "key that clients must send; may be repeated. top and adapters send it")                                         \
     X(API_KEY_FILE, "api-key-file", "", STRING, "FILE", NULL, 0, 0, NULL, V_SERVE,                                     \
       "file with one key a line; behind a key and a blank, priority=N is what its requests have at most")              \
     X(INSECURE, "insecure", "", FLAG, NULL, NULL, 0, 0, NULL, V_SERVE, "listen beyond loopback without a key")         \
@@ -167,10 +182,12 @@
     X(ADD_BOS, "add-bos", "", FLAG, NULL, NULL, 0, 0, NULL, V_TOKENIZE,                                                \
       "put the beginning-of-sequence token in front")                                                                  \
     X(JSON, "json", "", FLAG, NULL, NULL, 0, 0, NULL,                                                                  \
-      V_SHOW | V_TOKENIZE | V_TEMPLATE | V_DEVICES | V_VERSION | V_TOP,                                                \
+      V_SHOW | V_TOKENIZE | V_TEMPLATE | V_DEVICES | V_VERSION | V_TOP | V_ADAPTERS,                                   \
       "machine-readable output; tokenize and template read one JSON object a line")                                    \
-    X(URL, "url", "", STRING, "URL", "http://127.0.0.1:8080", 0, 0, NULL, V_TOP,                                       \
-      "server to look at: http://host:port or unix:/path")                                                             \
+    X(URL, "url", "", STRING, "URL", "http://127.0.0.1:8080", 0, 0, NULL, V_TOP | V_ADAPTERS,                          \
+      "server to talk to: http://host:port or unix:/path")                                                             \
+    X(INPLACE, "inplace", "", FLAG, NULL, NULL, 0, 0, NULL, V_ADAPTERS,                                                \
+      "load: the name may be there already, and is replaced")                                                          \
     X(INTERVAL, "interval", "-d", REAL, "SECONDS", "1", 0.2, 3600, NULL, V_TOP, "time between two looks")              \
     X(ONCE, "once", "", FLAG, NULL, NULL, 0, 0, NULL, V_TOP, "look once and end")                                      \
     X(COLOR, "color", "", CHOICE, "WHEN", "auto", 0, 0, "auto always never", V_RUN | V_SERVE | V_TOP,                  \

@@ -57,6 +57,12 @@ const struct dse_verb_info dse_verbs[DSE_VERB_COUNT] = {
                       "requests by age, speed or context. Elsewhere each look is printed as plain text, with --json as "
                       "one line of JSON; --once looks once.",
                       0},
+    [DSE_VERB_ADAPTERS] =
+        {"adapters", "adapters [list | load NAME PATH | unload NAME] [flags]",
+         "list, load and unload the adapters of a running server",
+         "Loading needs a server that was started with --lora-dir; PATH is inside that folder, on the "
+         "server's machine. Requests in flight keep the adapters they began with.",
+         3},
     [DSE_VERB_HELP] = {"help", "help [VERB]", "this help, or that of a verb", "", 1},
 };
 

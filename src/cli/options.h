@@ -25,6 +25,7 @@ enum dse_verb {
     DSE_VERB_DEVICES,
     DSE_VERB_VERSION,
     DSE_VERB_TOP,
+    DSE_VERB_ADAPTERS,
     DSE_VERB_HELP,
     DSE_VERB_COUNT
 };

@@ -50,6 +50,9 @@ void dse_cli_print_plan(const struct dse_model *model, const struct dse_memory_p
              dse_format_bytes(plan->kv_bytes, b), (long long)plan->kv_tokens, dse_format_bytes(plan->scratch_bytes, c),
              dse_format_bytes(plan->total_bytes, d), dse_format_bytes(plan->available_bytes, e),
              plan->available_reason);
+    if (plan->adapter_bytes > 0)
+        dse_talk("        adapters %s, ranks of a request up to %d together\n",
+                 dse_format_bytes(plan->adapter_bytes, a), plan->adapter_rank);
     if (plan->mapped_weight_bytes > 0 && plan->total_bytes > plan->available_bytes)
         dse_talk("        the weights do not all fit beside it: parts of them are read from their file again\n");
     if (plan->locked_bytes > 0)

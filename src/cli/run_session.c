@@ -98,6 +98,7 @@ enum dse_status dse_run_session_open(const struct dse_options *options, struct d
                                                                : session->stdout_is_terminal;
     fill_sampling(session);
     enum dse_status status = load_grammar(session, err);
+    if (status == DSE_OK) status = dse_cli_adapters_parse(options, &session->adapters, err);
     if (status == DSE_OK) status = dse_cli_model_open(options, dse_cli_model_name(options), &session->model, err);
     if (status == DSE_OK) {
         session->tokenizer = dse_model_tokenizer(session->model);
@@ -105,9 +106,13 @@ enum dse_status dse_run_session_open(const struct dse_options *options, struct d
             status = dse_fail(err, DSE_ERR_UNSUPPORTED, "the model has no tokenizer, so it cannot work on text");
     }
     if (status == DSE_OK) status = load_template(session, err);
+    if (status == DSE_OK) status = dse_cli_adapters_open(&session->adapters, session->model, err);
+    for (int i = 0; i < session->adapters.count && status == DSE_OK; i++)
+        session->uses[i] = (struct dse_adapter_use){session->adapters.list[i].adapter, session->adapters.list[i].scale};
     if (status == DSE_OK) {
         struct dse_engine_options engine;
         dse_cli_engine_options(options, 1, 1, &engine);
+        engine.adapter_rank = session->adapters.rank;
         status = dse_engine_create(session->model, &engine, &session->engine, err);
     }
     const char *system = dse_opt_text(options, DSE_OPT_SYSTEM);
@@ -121,6 +126,7 @@ enum dse_status dse_run_session_open(const struct dse_options *options, struct d
 void dse_run_session_close(struct dse_run_session *session)
 {
     dse_engine_free(session->engine);
+    dse_cli_adapters_close(&session->adapters);
     dse_template_free(session->own_template);
     dse_grammar_unref(session->grammar);
     dse_model_unref(session->model);
@@ -202,6 +208,8 @@ enum dse_status dse_run_generate(struct dse_run_session *session, const struct d
     generation.request.max_tokens = session->max_tokens;
     generation.request.sampling = session->sampling;
     generation.request.grammar = session->grammar;
+    generation.request.adapters = session->uses;
+    generation.request.n_adapters = session->adapters.count;
     /* What is thought is free; the grammar is for the answer. */
     generation.request.grammar_after_token = session->grammar && opens_thinking
                                                  ? dse_tokenizer_find_added(session->tokenizer, "</think>")

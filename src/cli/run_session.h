@@ -7,6 +7,7 @@
 
 #include "base/buffer.h"
 #include "cli/generation.h"
+#include "cli/lora.h"
 #include "cli/options.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -21,6 +22,8 @@ struct dse_run_session {
     struct dse_template_traits traits;
     struct dse_grammar *grammar;
     struct dse_sampling sampling;
+    struct dse_cli_adapters adapters; /* all of them, in every answer */
+    struct dse_adapter_use uses[DSE_CLI_MAX_ADAPTERS];
     json_t *messages;
     int max_tokens;
     bool raw, hide_thinking, show_stats;

@@ -23,6 +23,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "cli/input.h"
+#include "cli/lora.h"
 #include "cli/model_arguments.h"
 #include "cli/plan.h"
 #include "cli/node_id.h"
@@ -32,6 +33,9 @@
 
 #define MAX_KEYS  64
 #define MAX_NAMES 16
+/* Of the adapters of a request together: by default where clients load them, and at most. */
+#define DEFAULT_LORA_RANK 128
+#define MAX_LORA_RANK     4096
 
 /* Texts that the server options point into. */
 struct serve_texts {
@@ -147,7 +151,12 @@ static enum dse_status server_options(const struct dse_options *options, struct 
     server->port = (int)dse_opt_int(options, DSE_OPT_PORT);
     server->uds = dse_opt_text(options, DSE_OPT_UDS);
     server->insecure = dse_opt_flag(options, DSE_OPT_INSECURE);
-    server->strict_model = !dse_opt_flag(options, DSE_OPT_ANY_MODEL);
+    server->lora_dir = dse_opt_text(options, DSE_OPT_LORA_DIR);
+    /* Where names choose adapters, one that is gone must not be answered by the model without it. */
+    const bool by_name = server->lora_dir != NULL || options->values[DSE_OPT_LORA_MODULES].count > 0;
+    server->strict_model = options->values[DSE_OPT_ANY_MODEL].given || !by_name
+                               ? !dse_opt_flag(options, DSE_OPT_ANY_MODEL)
+                               : true;
     server->max_body_bytes = (size_t)dse_opt_int(options, DSE_OPT_MAX_BODY);
     server->ping_ms = (unsigned)dse_opt_int(options, DSE_OPT_PING_MS);
     server->reasoning = strcmp(dse_opt_text(options, DSE_OPT_REASONING_FORMAT), "none") == 0 ? DSE_REASONING_NONE
@@ -262,21 +271,54 @@ static int wait_and_drain(struct dse_server *server, const sigset_t *set, unsign
     return first;
 }
 
+/* The largest sum of ranks that an engine has room for. */
+static int adapter_rank(const struct dse_options *options, int of_given)
+{
+    const int asked = (int)dse_opt_int(options, DSE_OPT_MAX_LORA_RANK);
+    const int least = dse_opt_text(options, DSE_OPT_LORA_DIR) != NULL ? DEFAULT_LORA_RANK : 0;
+    if (asked > 0) return asked;
+    return of_given > least ? of_given < MAX_LORA_RANK ? of_given : MAX_LORA_RANK : least;
+}
+
+/* Opens the adapters of the flags and lists them. */
+static enum dse_status load_adapters(const struct dse_options *options, struct dse_server *server,
+                                     struct dse_model *model, struct dse_cli_adapters *adapters, struct dse_error *err)
+{
+    const int asked = (int)dse_opt_int(options, DSE_OPT_MAX_LORA_RANK);
+    enum dse_status status = dse_cli_adapters_open(adapters, model, err);
+    for (int i = 0; i < adapters->count && status == DSE_OK; i++) {
+        const struct dse_cli_adapter *a = &adapters->list[i];
+        struct dse_adapter_info info;
+        dse_adapter_get_info(a->adapter, &info);
+        if (asked > 0 && info.rank > asked)
+            return dse_fail(err, DSE_ERR_INVALID, "--max-lora-rank is %d, the adapter %s has the rank %d", asked,
+                            a->path, info.rank);
+        status = dse_server_add_adapter(server, a->name, a->path, a->adapter, a->scale, err);
+    }
+    return status;
+}
+
 /* Model and engine behind the listening server; both are the caller's to free on failure too. */
 static enum dse_status load(const struct dse_options *options, struct dse_server *server, const sigset_t *signals,
-                            struct dse_model **model, struct dse_engine **engine, struct dse_error *err)
+                            struct dse_cli_adapters *adapters, struct dse_model **model, struct dse_engine **engine,
+                            struct dse_error *err)
 {
     struct load_watch watch;
     const uint64_t begin_ns = dse_clock_ns();
     enum dse_status status = load_watch_start(&watch, server, signals, err);
     if (status != DSE_OK) return status;
     status = dse_cli_model_open(options, dse_cli_model_name(options), model, err);
+    if (status == DSE_OK) status = load_adapters(options, server, *model, adapters, err);
     if (status == DSE_OK) {
         struct dse_engine_options engine_opts;
         dse_cli_engine_options(options, (int)dse_opt_int(options, DSE_OPT_MAX_CONCURRENT),
                                (int)dse_opt_int(options, DSE_OPT_MAX_QUEUE), &engine_opts);
+        engine_opts.adapter_rank = adapter_rank(options, adapters->rank);
+        if (dse_opt_text(options, DSE_OPT_LORA_DIR) != NULL)
+            engine_opts.adapter_bytes = (uint64_t)dse_opt_int(options, DSE_OPT_LORA_MEMORY);
         status = dse_engine_create(*model, &engine_opts, engine, err);
     }
+    dse_cli_adapters_close(adapters); /* the server's now */
     load_watch_stop(&watch);
     if (status != DSE_OK) return status;
     dse_gauge_set(DSE_GAUGE_LOAD_NS, (int64_t)(dse_clock_ns() - begin_ns));
@@ -289,6 +331,7 @@ static enum dse_status load(const struct dse_options *options, struct dse_server
 enum dse_status dse_verb_serve(const struct dse_options *options, struct dse_error *err)
 {
     struct serve_texts texts = {0};
+    struct dse_cli_adapters adapters = {0};
     struct dse_server_options server_opts;
     struct dse_server *server = NULL;
     struct dse_model *model = NULL;
@@ -303,12 +346,13 @@ enum dse_status dse_verb_serve(const struct dse_options *options, struct dse_err
     if (status == DSE_OK) status = dse_cli_check_quantize(options, path, err);
     dse_free(path);
     if (status == DSE_OK) status = server_options(options, &texts, &server_opts, err);
+    if (status == DSE_OK) status = dse_cli_adapters_parse(options, &adapters, err);
     if (status == DSE_OK && block_signals(&signals) != 0)
         status = dse_fail(err, DSE_ERR_INTERNAL, "cannot block signals");
     if (status == DSE_OK) status = dse_server_start(&server_opts, &server, err);
     if (status == DSE_OK) {
         dse_talk("listening on %s\n", dse_server_url(server));
-        status = load(options, server, &signals, &model, &engine, err);
+        status = load(options, server, &signals, &adapters, &model, &engine, err);
     }
     if (status == DSE_OK) {
         print_hello(server, model, server_opts.n_api_keys > 0);
@@ -316,6 +360,7 @@ enum dse_status dse_verb_serve(const struct dse_options *options, struct dse_err
     }
     dse_server_stop(server);
     dse_engine_free(engine);
+    dse_cli_adapters_close(&adapters);
     dse_model_unref(model);
     texts_deinit(&texts);
     if (status == DSE_OK && ended_by == SIGINT) status = dse_fail(err, DSE_ERR_CANCELLED, "interrupted");

@@ -19,5 +19,6 @@ DSE_VERB_FUNCTION(cache);
 DSE_VERB_FUNCTION(devices);
 DSE_VERB_FUNCTION(version);
 DSE_VERB_FUNCTION(top);
+DSE_VERB_FUNCTION(adapters);
 
 #endif

@@ -117,6 +117,12 @@ enum dse_status dse_cpu_load(struct dse_device *device, const struct dse_model_f
 bool dse_cpu_keep(struct dse_device *device, const struct dse_device_weights *weights);
 void dse_cpu_unload(struct dse_device *device, struct dse_device_weights *weights);
 
+/* cpu_adapter.c */
+enum dse_status dse_cpu_load_adapter(struct dse_device *device, const struct dse_config *config,
+                                     const struct dse_adapter_file *file, uint64_t max_bytes,
+                                     struct dse_device_adapter *out, struct dse_error *err);
+void dse_cpu_unload_adapter(struct dse_device *device, struct dse_device_adapter *adapter);
+
 /* cpu_scratch.c */
 size_t dse_cpu_scratch_bytes(const struct dse_device *device, const struct dse_config *config, int max_rows);
 enum dse_status dse_cpu_reserve(struct dse_device *device, const struct dse_config *config, int max_rows,
@@ -125,10 +131,11 @@ enum dse_status dse_cpu_reserve(struct dse_device *device, const struct dse_conf
 /* cpu_ops.c */
 void dse_cpu_embed(struct dse_device *device, const struct dse_tensor *table, const struct dse_rows *rows, float *x);
 void dse_cpu_qkv(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
-                 const float *x, int n_rows, float *q, float *k, float *v);
-void dse_cpu_project_add(struct dse_device *device, const struct dse_matrix *w, const float *in, int n_rows, float *x);
+                 const struct dse_adaption *adaption, const float *x, int n_rows, float *q, float *k, float *v);
+void dse_cpu_project_add(struct dse_device *device, const struct dse_matrix *w, const struct dse_adaption *adaption,
+                         enum dse_adapter_site site, const float *in, int n_rows, float *x);
 void dse_cpu_ffn_up(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
-                    const float *x, int n_rows, float *h);
+                    const struct dse_adaption *adaption, const float *x, int n_rows, float *h);
 void dse_cpu_mtp_input(struct dse_device *device, const struct dse_device_weights *weights,
                        const struct dse_layer *layer, const struct dse_rows *rows, float *joined, float *x);
 void dse_cpu_logits(struct dse_device *device, const struct dse_device_weights *weights, const float *norm,
@@ -140,7 +147,7 @@ void dse_cpu_route(struct dse_device *device, const struct dse_config *config, c
 
 /* cpu_moe.c */
 void dse_cpu_moe(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
-                 const struct dse_routes *routes, int n_rows, float *x);
+                 const struct dse_adaption *adaption, const struct dse_routes *routes, int n_rows, float *x);
 
 /* cpu_rope.c. begin comes first in an op that asks for angles; then threads may ask for different rows m of the op's
  * rows.
@@ -169,7 +176,8 @@ void dse_cpu_latent_attention(struct dse_device *device, const struct dse_config
 
 /* cpu_latent.c */
 void dse_cpu_latent_qkv(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
-                        const float *x, int n_rows, float *q_latent, float *q, float *ck);
+                        const struct dse_adaption *adaption, const float *x, int n_rows, float *q_latent, float *q,
+                        float *ck);
 void dse_cpu_latent_store(struct dse_device *device, const struct dse_device_weights *weights, int layer,
                           const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *ck);
 void dse_cpu_head_project(struct dse_device *device, const struct dse_head_matrix *w, const float *x, size_t x_stride,

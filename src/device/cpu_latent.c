@@ -25,17 +25,20 @@ static void run_norm(void *context, int thread, int n_threads)
 }
 
 void dse_cpu_latent_qkv(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
-                        const float *x, int n_rows, float *q_latent, float *q, float *ck)
+                        const struct dse_adaption *adaption, const float *x, int n_rows, float *q_latent, float *q,
+                        float *ck)
 {
     const struct cpu_state *state = device->state;
     const bool has_latent = config->latent.q_rank > 0;
-    struct cpu_product_job first = {
-        .x = x,
-        .n_rows = (size_t)n_rows,
-        .norm = layer->attn_norm,
-        .eps = config->rms_eps,
-        .products = {{has_latent ? &layer->q_a : &layer->q, NULL, has_latent ? q_latent : q}, {&layer->kv_a, NULL, ck}},
-        .n_products = 2};
+    struct cpu_product_job first = {.x = x,
+                                    .n_rows = (size_t)n_rows,
+                                    .norm = layer->attn_norm,
+                                    .eps = config->rms_eps,
+                                    .products = {{has_latent ? &layer->q_a : &layer->q, NULL, has_latent ? q_latent : q,
+                                                  has_latent ? DSE_SITE_Q_A : DSE_SITE_Q},
+                                                 {&layer->kv_a, NULL, ck, DSE_SITE_KV_A}},
+                                    .n_products = 2,
+                                    .adaption = adaption};
     dse_cpu_run_products(device, &first);
     if (!has_latent) return;
 
@@ -45,8 +48,11 @@ void dse_cpu_latent_qkv(struct dse_device *device, const struct dse_config *conf
         run_norm(&norm, 0, 1);
     else
         dse_pool_run(device->pool, run_norm, &norm);
-    struct cpu_product_job second = {
-        .x = q_latent, .n_rows = (size_t)n_rows, .products = {{&layer->q_b, NULL, q}}, .n_products = 1};
+    struct cpu_product_job second = {.x = q_latent,
+                                     .n_rows = (size_t)n_rows,
+                                     .products = {{&layer->q_b, NULL, q, DSE_SITE_Q_B}},
+                                     .n_products = 1,
+                                     .adaption = adaption};
     dse_cpu_run_products(device, &second);
 }
 

@@ -16,6 +16,7 @@ struct moe_job {
     const struct dse_config *config;
     const struct dse_layer *layer;
     const struct dse_routes *routes;
+    const struct dse_adaption *adaption; /* of the shared expert's gate or up; NULL: none */
     float *x;
     size_t n_rows, n_slots;              /* slots without the shared expert's */
     bool s8_up, s8_slots, s8_shared;     /* some matrix reads the s8 form: of the rows, of the stage between */
@@ -24,6 +25,8 @@ struct moe_job {
     size_t down_panels;                  /* of one unit */
     atomic_size_t next_up, next_down;
 };
+
+static const enum dse_adapter_site shared_sites[] = {DSE_SITE_SHARED_GATE, DSE_SITE_SHARED_UP};
 
 static size_t cut(size_t n, size_t piece)
 {
@@ -128,11 +131,14 @@ static void run_up_unit(const struct moe_job *job, const struct part *part, size
     size_t end = begin + CPU_MOE_PANELS * DSE_PANEL_ROWS < width ? begin + CPU_MOE_PANELS * DSE_PANEL_ROWS : width;
     const struct dse_activation act = gather(job, part, first, n, own);
     float *h = (float *)part->hidden.x + first * width;
+    const struct dse_adaption *adaption = part->slots == NULL ? job->adaption : NULL;
     dse_matmul(gate, &act, n, begin, end, NULL, false, h, width);
+    if (adaption != NULL) dse_cpu_low_add(adaption, shared_sites[0], 0, first, n, begin, end, h + begin, width);
     struct dse_matrix rest = *up;
     rest.data = (const uint8_t *)up->data + begin / DSE_PANEL_ROWS * up->panel_bytes;
     rest.rows = end - begin;
     dse_matmul(&rest, &act, n, 0, rest.rows, NULL, false, own->expert, rest.rows);
+    if (adaption != NULL) dse_cpu_low_add(adaption, shared_sites[1], 1, first, n, begin, end, own->expert, rest.rows);
     for (size_t i = 0; i < n; i++)
         job->state->kernels.vector.silu_mul(h + i * width + begin, own->expert + i * rest.rows, rest.rows,
                                             h + i * width + begin);
@@ -203,6 +209,10 @@ static void run_moe(void *context, int thread, int n_threads)
                                       state->normed + m * width);
     if (job->s8_up) dse_activation_quantize(&job->rows, width, begin, end);
     dse_pool_barrier(job->pool);
+    if (job->adaption != NULL) {
+        dse_cpu_low_project(job->adaption, shared_sites, 2, state->normed, width, thread, n_threads);
+        dse_pool_barrier(job->pool);
+    }
     run_up(job, own);
     dse_pool_barrier(job->pool);
     if (job->s8_slots || job->s8_shared) {
@@ -220,7 +230,7 @@ static void run_moe(void *context, int thread, int n_threads)
 }
 
 void dse_cpu_moe(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
-                 const struct dse_routes *routes, int n_rows, float *x)
+                 const struct dse_adaption *adaption, const struct dse_routes *routes, int n_rows, float *x)
 {
     struct cpu_state *state = device->state;
     const size_t rows = (size_t)n_rows, width = (size_t)config->n_embd, ff = (size_t)config->moe.n_ff;
@@ -229,6 +239,7 @@ void dse_cpu_moe(struct dse_device *device, const struct dse_config *config, con
                           .config = config,
                           .layer = layer,
                           .routes = routes,
+                          .adaption = dse_cpu_low_needed(adaption, shared_sites, 2) ? adaption : NULL,
                           .x = x,
                           .n_rows = rows,
                           .n_slots = rows * (size_t)routes->n_used,
@@ -246,4 +257,6 @@ void dse_cpu_moe(struct dse_device *device, const struct dse_config *config, con
     if (job.down_panels < 1) job.down_panels = 1;
     if (job.down_panels > CPU_MOE_PANELS) job.down_panels = CPU_MOE_PANELS;
     dse_pool_run(device->pool, run_moe, &job);
+    /* what the shared expert's down takes in is still there */
+    dse_cpu_low_product(device, adaption, DSE_SITE_SHARED_DOWN, job.shared.x, job.shared.stride, n_rows, x, width);
 }

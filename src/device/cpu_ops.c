@@ -30,6 +30,24 @@ static void prepare(const struct cpu_product_job *job, struct dse_activation *ac
     }
 }
 
+/* The first step of adapters: x are the rows that the products meet. */
+static void project_low(const struct cpu_product_job *job, const float *x, int thread, int n_threads)
+{
+    enum dse_adapter_site sites[DSE_ADAPTION_SITES];
+    for (int i = 0; i < job->n_products; i++)
+        sites[i] = job->products[i].site;
+    dse_cpu_low_project(job->adaption, sites, job->n_products, x, job->cols, thread, n_threads);
+    dse_pool_barrier(job->pool);
+}
+
+/* The second step: y begins at row `first` and column `begin`. */
+static void add_low(const struct cpu_product_job *job, int product, size_t first, size_t n, size_t begin, size_t end,
+                    float *y, size_t stride)
+{
+    if (job->adaption != NULL)
+        dse_cpu_low_add(job->adaption, job->products[product].site, product, first, n, begin, end, y, stride);
+}
+
 /* silu(gate) * up for panels [begin, end) of n rows starting at row first; act starts at that row. */
 static void run_gated(const struct cpu_product_job *job, const struct dse_activation *act, size_t first, size_t n,
                       size_t begin, size_t end, float *up)
@@ -42,10 +60,12 @@ static void run_gated(const struct cpu_product_job *job, const struct dse_activa
         const size_t stride = (size_t)CPU_CHUNK_PANELS * DSE_PANEL_ROWS;
         float *h = job->products[0].y + first * gate->rows;
         dse_matmul(gate, act, n, row, row_end, NULL, false, h, gate->rows);
+        add_low(job, 0, first, n, row, row_end, h + row, gate->rows);
         struct dse_matrix part = *job->products[1].w;
         part.data = (const uint8_t *)part.data + panel * part.panel_bytes;
         part.rows = row_end - row;
         dse_matmul(&part, act, n, 0, part.rows, NULL, false, up, stride);
+        add_low(job, 1, first, n, row, row_end, up, stride);
         for (size_t m = 0; m < n; m++)
             job->state->kernels.vector.silu_mul(h + m * gate->rows + row, up + m * stride, row_end - row,
                                                 h + m * gate->rows + row);
@@ -69,8 +89,9 @@ static void run_panels(const struct cpu_product_job *job, const struct dse_activ
         if (e > panels) e = panels;
         if (b < e) {
             size_t row_end = e * DSE_PANEL_ROWS < p->w->rows ? e * DSE_PANEL_ROWS : p->w->rows;
-            dse_matmul(p->w, &rows, n, b * DSE_PANEL_ROWS, row_end, p->bias, job->add, p->y + first * p->w->rows,
-                       p->w->rows);
+            float *y = p->y + first * p->w->rows;
+            dse_matmul(p->w, &rows, n, b * DSE_PANEL_ROWS, row_end, p->bias, job->add, y, p->w->rows);
+            add_low(job, i, first, n, b * DSE_PANEL_ROWS, row_end, y + b * DSE_PANEL_ROWS, p->w->rows);
         }
         offset += panels;
     }
@@ -82,9 +103,10 @@ static void run_few_rows(void *context, int thread, int n_threads)
     struct cpu_thread *own = &job->state->threads[thread];
     size_t begin, end;
     dse_split(job->n_panels, 1, thread, n_threads, &begin, &end);
-    if (begin == end) return;
+    if (begin == end && job->adaption == NULL) return;
     struct dse_activation act = place(job, own->normed, own->activation, job->n_rows);
     prepare(job, &act, own->normed, 0, job->n_rows);
+    if (job->adaption != NULL) project_low(job, act.x, thread, n_threads);
     run_panels(job, &act, 0, job->n_rows, begin, end, own->up);
 }
 
@@ -99,6 +121,7 @@ static void run_many_rows(void *context, int thread, int n_threads)
         prepare(job, &act, state->normed, begin, end);
         dse_pool_barrier(job->pool);
     }
+    if (job->adaption != NULL) project_low(job, act.x, thread, n_threads);
     size_t across = (job->n_panels + CPU_CHUNK_PANELS - 1) / CPU_CHUNK_PANELS;
     size_t down = (job->n_rows + CPU_CHUNK_ROWS - 1) / CPU_CHUNK_ROWS;
     for (;;) {
@@ -121,39 +144,52 @@ void dse_cpu_run_products(struct dse_device *device, struct cpu_product_job *job
         if (dse_layout_uses_s8(job->products[i].w->layout)) job->uses_s8 = true;
         if (i == 0 || !job->gated) job->n_panels += cpu_panels_of(job->products[i].w);
     }
+    enum dse_adapter_site sites[DSE_ADAPTION_SITES];
+    for (int i = 0; i < job->n_products; i++)
+        sites[i] = job->products[i].site;
+    if (!dse_cpu_low_needed(job->adaption, sites, job->n_products)) job->adaption = NULL;
     dse_pool_run(device->pool, job->n_rows <= CPU_PRIVATE_ROWS ? run_few_rows : run_many_rows, job);
 }
 
 void dse_cpu_qkv(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
-                 const float *x, int n_rows, float *q, float *k, float *v)
+                 const struct dse_adaption *adaption, const float *x, int n_rows, float *q, float *k, float *v)
 {
-    struct cpu_product_job job = {
-        .x = x,
-        .n_rows = (size_t)n_rows,
-        .norm = layer->attn_norm,
-        .eps = config->rms_eps,
-        .products = {{&layer->q, layer->q_bias, q}, {&layer->k, layer->k_bias, k}, {&layer->v, layer->v_bias, v}},
-        .n_products = 3};
+    struct cpu_product_job job = {.x = x,
+                                  .n_rows = (size_t)n_rows,
+                                  .norm = layer->attn_norm,
+                                  .eps = config->rms_eps,
+                                  .products = {{&layer->q, layer->q_bias, q, DSE_SITE_Q},
+                                               {&layer->k, layer->k_bias, k, DSE_SITE_K},
+                                               {&layer->v, layer->v_bias, v, DSE_SITE_V}},
+                                  .n_products = 3,
+                                  .adaption = adaption};
     dse_cpu_run_products(device, &job);
 }
 
-void dse_cpu_project_add(struct dse_device *device, const struct dse_matrix *w, const float *in, int n_rows, float *x)
+void dse_cpu_project_add(struct dse_device *device, const struct dse_matrix *w, const struct dse_adaption *adaption,
+                         enum dse_adapter_site site, const float *in, int n_rows, float *x)
 {
-    struct cpu_product_job job = {
-        .x = in, .n_rows = (size_t)n_rows, .products = {{w, NULL, x}}, .n_products = 1, .add = true};
+    struct cpu_product_job job = {.x = in,
+                                  .n_rows = (size_t)n_rows,
+                                  .products = {{w, NULL, x, site}},
+                                  .n_products = 1,
+                                  .adaption = adaption,
+                                  .add = true};
     dse_cpu_run_products(device, &job);
 }
 
 void dse_cpu_ffn_up(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
-                    const float *x, int n_rows, float *h)
+                    const struct dse_adaption *adaption, const float *x, int n_rows, float *h)
 {
-    struct cpu_product_job job = {.x = x,
-                                  .n_rows = (size_t)n_rows,
-                                  .norm = layer->ffn_norm,
-                                  .eps = config->rms_eps,
-                                  .products = {{&layer->gate, NULL, h}, {&layer->up, NULL, NULL}},
-                                  .n_products = 2,
-                                  .gated = true};
+    struct cpu_product_job job = {
+        .x = x,
+        .n_rows = (size_t)n_rows,
+        .norm = layer->ffn_norm,
+        .eps = config->rms_eps,
+        .products = {{&layer->gate, NULL, h, DSE_SITE_GATE}, {&layer->up, NULL, NULL, DSE_SITE_UP}},
+        .n_products = 2,
+        .adaption = adaption,
+        .gated = true};
     dse_cpu_run_products(device, &job);
 }
 

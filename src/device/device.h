@@ -15,6 +15,7 @@
 #include "base/thread.h"
 #include "kernels/kv_layout.h"
 #include "kernels/matrix.h"
+#include "model/adapter.h"
 #include "model/config.h"
 #include "model/weights.h"
 
@@ -99,6 +100,44 @@ struct dse_rows {
     int first;                    /* of a part of the batch: the number of its row 0 in the batch */
 };
 
+/* ---- adapters: W x + scale * B (A x) in f32, each row with those of its own sequence ---- */
+
+struct dse_low_rank {
+    struct dse_matrix a, b; /* [rank, in] [out, rank]; a.rows 0: nothing is added */
+    float scale;
+};
+
+/* An adapter as the device keeps it. */
+struct dse_device_adapter {
+    struct dse_low_rank *sites; /* [n_layers][DSE_SITE_COUNT] */
+    void *storage;              /* of the device */
+    uint64_t bytes;             /* of both */
+};
+
+struct dse_adapter_part {
+    const struct dse_device_adapter *adapter;
+    float scale; /* of the request */
+};
+
+/* Consecutive rows of the batch with the same adapters. */
+struct dse_adapter_run {
+    int first, n_rows, n_parts;
+    const struct dse_adapter_part *parts; /* added in this order */
+};
+
+/* What adapters add in one layer. Runs ascend; rows in none of them get the bits that they get without any adapter in
+ * the batch. */
+struct dse_adaption {
+    int layer;
+    const struct dse_adapter_run *runs;
+    int n_runs;
+    float *low;                 /* memory of the caller for A x: [DSE_ADAPTION_SITES][low_rows][low_width] */
+    size_t low_rows, low_width; /* at least the rows of the batch; at least the ranks of a run's parts together */
+};
+
+/* Matrices with one input whose A x exist at once. */
+#define DSE_ADAPTION_SITES 3
+
 /* Rows whose absorbed queries and chosen keys exist at once: latent attention takes a larger batch in parts. */
 #define DSE_LATENT_ROWS 128
 
@@ -115,6 +154,12 @@ struct dse_device_ops {
     bool (*keep)(struct dse_device *device, const struct dse_device_weights *weights);
     void (*unload)(struct dse_device *device, struct dse_device_weights *weights);
 
+    /* Packs an adapter for a model of this configuration. More than max_bytes: DSE_ERR_NO_MEMORY with need and have. */
+    enum dse_status (*load_adapter)(struct dse_device *device, const struct dse_config *config,
+                                    const struct dse_adapter_file *file, uint64_t max_bytes,
+                                    struct dse_device_adapter *out, struct dse_error *err);
+    void (*unload_adapter)(struct dse_device *device, struct dse_device_adapter *adapter);
+
     /* Scratch bytes that the ops below need for at most max_rows rows; taken once with reserve. */
     size_t (*scratch_bytes)(const struct dse_device *device, const struct dse_config *config, int max_rows);
     enum dse_status (*reserve)(struct dse_device *device, const struct dse_config *config, int max_rows,
@@ -122,9 +167,11 @@ struct dse_device_ops {
 
     /* x[m] = row tokens[m] of the embedding, decoded */
     void (*embed)(struct dse_device *device, const struct dse_tensor *table, const struct dse_rows *rows, float *x);
+    /* Where an op takes an adaption, NULL means that no row has an adapter. */
+
     /* q [n, H*d], k [n, K*d], v [n, K*d]  =  Wq,Wk,Wv · rms(x, attn_norm) (+ biases) */
     void (*qkv)(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
-                const float *x, int n_rows, float *q, float *k, float *v);
+                const struct dse_adaption *adaption, const float *x, int n_rows, float *q, float *k, float *v);
     /* per head: optional q/k norm, rope by position; q in place, k and v into the KV blocks of the row's sequence */
     void (*rope_store)(struct dse_device *device, const struct dse_device_weights *weights, int layer,
                        const struct dse_kv_layout *layout, const struct dse_rows *rows, float *q, const float *k,
@@ -132,17 +179,19 @@ struct dse_device_ops {
     /* out [n, H*d]: causal attention over positions 0…positions[m] of the row's sequence; scale 1/sqrt(d); GQA */
     void (*attention)(struct dse_device *device, const struct dse_config *config, int layer,
                       const struct dse_kv_layout *layout, const struct dse_rows *rows, const float *q, float *out);
-    /* x += W · in */
-    void (*project_add)(struct dse_device *device, const struct dse_matrix *w, const float *in, int n_rows, float *x);
+    /* x += W · in; site: which matrix of the layer w is */
+    void (*project_add)(struct dse_device *device, const struct dse_matrix *w, const struct dse_adaption *adaption,
+                        enum dse_adapter_site site, const float *in, int n_rows, float *x);
     /* h [n, F] = silu(Wgate · n) * (Wup · n), n = rms(x, ffn_norm) */
     void (*ffn_up)(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
-                   const float *x, int n_rows, float *h);
+                   const struct dse_adaption *adaption, const float *x, int n_rows, float *h);
     /* ---- latent attention: R kv_rank, per head nope + rope values of q ---- */
 
     /* q [n, H*(nope+rope)] and ck [n, R+rope], not yet normed or rotated; q_latent [n, Rq]: the normed query latent,
      * written only when the model has one */
     void (*latent_qkv)(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
-                       const float *x, int n_rows, float *q_latent, float *q, float *ck);
+                       const struct dse_adaption *adaption, const float *x, int n_rows, float *q_latent, float *q,
+                       float *ck);
     /* rope on the last rope values of every head of q, in place; norm of ck's first R values, rope on the rest, both
      * into the blocks of the row's sequence */
     void (*latent_store)(struct dse_device *device, const struct dse_device_weights *weights, int layer,
@@ -172,7 +221,7 @@ struct dse_device_ops {
                   const float *x, int n_rows, struct dse_routes *routes);
     /* x += sum over the chosen experts, ascending, of weight * FFN_e(n), then + FFN_shared(n); n = rms(x, ffn_norm) */
     void (*moe)(struct dse_device *device, const struct dse_config *config, const struct dse_layer *layer,
-                const struct dse_routes *routes, int n_rows, float *x);
+                const struct dse_adaption *adaption, const struct dse_routes *routes, int n_rows, float *x);
 
     /* ---- multi-token prediction ---- */
 

@@ -59,6 +59,9 @@ static enum dse_status check_options(const struct dse_model *model, const struct
     if (o->max_draft < 0 || o->max_draft > DSE_MAX_DRAFT)
         return dse_fail_at(err, DSE_ERR_INVALID, "max_draft", -1, "max_draft %d is outside 0…%d", o->max_draft,
                            DSE_MAX_DRAFT);
+    if (o->adapter_rank < 0 || o->adapter_rank > DSE_MAX_ADAPTER_RANK)
+        return dse_fail_at(err, DSE_ERR_INVALID, "adapter_rank", -1, "adapter_rank %d is outside 0…%d", o->adapter_rank,
+                           DSE_MAX_ADAPTER_RANK);
     if (!(o->memory_fraction >= 0 && o->memory_fraction <= 1)) /* also refuses NaN */
         return dse_fail_at(err, DSE_ERR_INVALID, "memory_fraction", -1, "memory_fraction must lie between 0 and 1");
     return DSE_OK;
@@ -172,10 +175,12 @@ enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_
     const uint64_t experts = mapped > 0 ? model->weights.expert_bytes : 0;
     b.core = mapped - experts;
     b.bytes = b.total > b.core ? b.total - b.core : 0;
+    b.bytes = b.bytes > o->adapter_bytes ? b.bytes - o->adapter_bytes : 0;
     b.spare = b.bytes / POOL_SHARE;
     if (b.bytes > experts && b.bytes - experts > b.spare) b.spare = b.bytes - experts;
     status = dse_forward_plan(model, sizes->max_rows, sizes->max_out, &b.scratch_bytes, err);
     if (status != DSE_OK) return status;
+    b.scratch_bytes = sum(b.scratch_bytes, dse_forward_adapter_bytes(sizes->max_rows, o->adapter_rank));
     if (o->prefix_cache_disk != NULL) b.scratch_bytes = sum(b.scratch_bytes, dse_prefix_disk_memory(b.block_bytes));
     int64_t context = o->context_length > 0 ? o->context_length : model->file->config.context_length;
     uint64_t blocks = 0;
@@ -205,17 +210,22 @@ enum dse_status dse_budget_plan(const struct dse_model *model, const struct dse_
         return DSE_ERR_NO_MEMORY;
     }
 
+    /* open ones are in memory already, like resident weights */
+    const uint64_t open_adapters = dse_model_adapter_bytes((struct dse_model *)model); /* for the lock only */
     sizes->n_blocks = (int)blocks;
     sizes->plan = (struct dse_memory_plan){
         .weight_bytes = model->info.file_bytes,
         .resident_weight_bytes = model->info.resident_bytes,
         .kv_bytes = kv,
         .scratch_bytes = b.scratch_bytes,
+        .adapter_bytes = sum(open_adapters, o->adapter_bytes),
+        .adapter_rank = o->adapter_rank,
         .mapped_weight_bytes = mapped,
         .expert_bytes = model->weights.expert_bytes,
-        .total_bytes = model->info.resident_bytes + mapped + kv + b.scratch_bytes,
+        .total_bytes = model->info.resident_bytes + mapped + kv + b.scratch_bytes +
+                       sum(open_adapters, o->adapter_bytes),
         /* resident weights are in memory already and no longer part of what is available; mapped ones still are */
-        .available_bytes = sum(b.total, model->info.resident_bytes),
+        .available_bytes = sum(b.total, model->info.resident_bytes + open_adapters),
         .available_reason = limit.reason,
         .context_length = context,
         .kv_tokens = (int64_t)blocks * DSE_KV_BLOCK_TOKENS,

@@ -208,6 +208,8 @@ static enum dse_status take_buffers(struct dse_engine *engine, const struct dse_
                                                 sizes->plan.max_concurrent + sizes->max_queue, options, err);
     if (status == DSE_OK)
         status = dse_forward_init(&engine->forward, engine->model, sizes->max_rows, sizes->max_out, err);
+    if (status == DSE_OK && options != NULL)
+        status = dse_forward_take_adapters(&engine->forward, options->adapter_rank, err);
     if (status != DSE_OK) return status;
     engine->out_rows = dse_calloc(DSE_MEM_SCRATCH, (size_t)sizes->max_rows, sizeof *engine->out_rows);
     engine->out_index = dse_calloc(DSE_MEM_SCRATCH, (size_t)sizes->max_out, sizeof *engine->out_index);
@@ -287,6 +289,7 @@ enum dse_status dse_engine_create(struct dse_model *model, const struct dse_engi
     if (status == DSE_OK) status = take_buffers(engine, options, err);
     if (status == DSE_OK) status = start_cache(engine, options, err);
     if (status != DSE_OK) goto fail;
+    dse_model_limit_adapters(model, options != NULL ? options->adapter_bytes : 0);
     keep_core(engine);
     dse_chunk_init(&engine->chunk, engine->sizes.chunk_tokens);
     if (options != NULL && options->warmup) warm_up(engine);
@@ -421,14 +424,16 @@ enum dse_status dse_engine_submit(struct dse_engine *engine, const struct dse_re
     if (status == DSE_OK) status = take_place(engine, err);
     if (status == DSE_OK) {
         status = dse_task_create(engine->model, request, engine->sizes.plan.context_length, engine->sizes.n_blocks,
-                                 &task, err);
+                                 engine->forward.adapter_rank, &task, err);
         if (status != DSE_OK) give_place_back(engine);
     }
     if (status != DSE_OK) {
         if (status != DSE_ERR_INVALID) dse_counter_add(DSE_COUNTER_REQUESTS_REJECTED, 1);
         return status;
     }
-    const struct dse_prefix_scope scope = dse_prefix_scope_of(engine->model_identity, request);
+    const struct dse_prefix_scope scope = dse_prefix_scope_of(engine->model_identity, request->cache_salt,
+                                                              request->cache_salt_bytes,
+                                                              dse_adapter_set_identity(&task->adapters));
     dse_task_set_scope(task, &scope);
     task->submitted_ns = dse_clock_ns();
     uint64_t number = post(engine, task);

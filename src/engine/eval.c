@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/cgroup.h"
+#include "engine/adapter.h"
 #include "engine/budget.h"
 #include "engine/forward.h"
 #include "engine/kv_pool.h"
@@ -33,8 +34,8 @@ static enum dse_status check_ids(const struct dse_model *model, const int32_t *i
 }
 
 /* mtp_out: of the prediction layer, which has no row for the last token. Either may be NULL. */
-static enum dse_status evaluate(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens, float *out,
-                                float *mtp_out, struct dse_error *err)
+static enum dse_status evaluate(struct dse_model *model, const struct dse_adapter_set *adapters, const int32_t *ids,
+                                int n_ids, int chunk_tokens, float *out, float *mtp_out, struct dse_error *err)
 {
     enum dse_status status = check_ids(model, ids, n_ids, err);
     if (status != DSE_OK) return status;
@@ -57,6 +58,7 @@ static enum dse_status evaluate(struct dse_model *model, const int32_t *ids, int
                               "the evaluation", err);
     if (status == DSE_OK) status = dse_kv_pool_init(&pool, &model->kv_layout, sequence.max_blocks, err);
     if (status == DSE_OK) status = dse_forward_init(&forward, model, chunk, 0, err);
+    if (status == DSE_OK) status = dse_forward_take_adapters(&forward, adapters->rank, err);
     if (status != DSE_OK) goto done;
 
     const size_t n_vocab = (size_t)model->file->config.n_vocab;
@@ -75,6 +77,7 @@ static enum dse_status evaluate(struct dse_model *model, const int32_t *ids, int
             dse_forward_push(&forward, ids[done + i], done + i, dse_kv_view(&pool, &sequence));
             row_index[i] = i;
         }
+        dse_forward_adapt(&forward, 0, adapters->parts, adapters->count);
         dse_forward_run(&forward, &pool.layout);
         sequence.length += n;
         if (out != NULL) dse_forward_logits(&forward, row_index, n, out + (size_t)done * n_vocab);
@@ -96,7 +99,20 @@ done:
 enum dse_status dse_eval_logits(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens, float *out,
                                 struct dse_error *err)
 {
-    return evaluate(model, ids, n_ids, chunk_tokens, out, NULL, err);
+    static const struct dse_adapter_set none = {0};
+    return evaluate(model, &none, ids, n_ids, chunk_tokens, out, NULL, err);
+}
+
+enum dse_status dse_eval_adapted_logits(struct dse_model *model, const struct dse_adapter_use *uses, int n_adapters,
+                                        const int32_t *ids, int n_ids, int chunk_tokens, float *out,
+                                        struct dse_error *err)
+{
+    struct dse_adapter_set adapters;
+    enum dse_status status = dse_adapter_set_init(&adapters, model, uses, n_adapters, INT32_MAX, err);
+    if (status != DSE_OK) return status;
+    status = evaluate(model, &adapters, ids, n_ids, chunk_tokens, out, NULL, err);
+    dse_adapter_set_deinit(&adapters);
+    return status;
 }
 
 enum dse_status dse_eval_mtp_logits(struct dse_model *model, const int32_t *ids, int n_ids, int chunk_tokens,
@@ -107,5 +123,6 @@ enum dse_status dse_eval_mtp_logits(struct dse_model *model, const int32_t *ids,
                            model->info.path);
     if (n_ids < 2)
         return dse_fail_at(err, DSE_ERR_INVALID, "ids", -1, "multi-token prediction needs at least 2 token ids");
-    return evaluate(model, ids, n_ids, chunk_tokens, out, mtp_out, err);
+    static const struct dse_adapter_set none = {0};
+    return evaluate(model, &none, ids, n_ids, chunk_tokens, out, mtp_out, err);
 }

@@ -120,8 +120,39 @@ enum dse_status dse_forward_init(struct dse_forward *forward, struct dse_model *
     return DSE_OK;
 }
 
+static size_t run_bytes(int max_rows)
+{
+    size_t bytes = (size_t)max_rows * sizeof(struct dse_adapter_run);
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+uint64_t dse_forward_adapter_bytes(int max_rows, int adapter_rank)
+{
+    if (adapter_rank == 0) return 0;
+    return run_bytes(max_rows) +
+           (uint64_t)DSE_ADAPTION_SITES * (uint64_t)max_rows * (uint64_t)adapter_rank * sizeof(float);
+}
+
+enum dse_status dse_forward_take_adapters(struct dse_forward *forward, int adapter_rank, struct dse_error *err)
+{
+    const uint64_t bytes = dse_forward_adapter_bytes(forward->max_rows, adapter_rank);
+    if (adapter_rank == 0) return DSE_OK;
+    forward->adapter_memory = bytes <= SIZE_MAX ? dse_alloc_pages(DSE_MEM_SCRATCH, (size_t)bytes) : NULL;
+    if (forward->adapter_memory == NULL) return dse_fail_memory(err, bytes, "scratch of adapters");
+    forward->runs = forward->adapter_memory;
+    forward->adapter_rank = adapter_rank;
+    forward->adaption = (struct dse_adaption){
+        .runs = forward->runs,
+        .low = (float *)(void *)((char *)forward->adapter_memory + run_bytes(forward->max_rows)),
+        .low_rows = (size_t)forward->max_rows,
+        .low_width = (size_t)adapter_rank,
+    };
+    return DSE_OK;
+}
+
 void dse_forward_deinit(struct dse_forward *forward)
 {
+    if (forward->adapter_memory != NULL) dse_free_pages(forward->adapter_memory);
     if (forward->memory != NULL) dse_free_pages(forward->memory);
     *forward = (struct dse_forward){0};
 }
@@ -129,6 +160,7 @@ void dse_forward_deinit(struct dse_forward *forward)
 void dse_forward_clear(struct dse_forward *forward)
 {
     forward->rows.n_rows = 0;
+    forward->adaption.n_runs = 0;
 }
 
 void dse_forward_push(struct dse_forward *forward, int32_t token, int32_t position, struct dse_kv_view view)
@@ -137,6 +169,20 @@ void dse_forward_push(struct dse_forward *forward, int32_t token, int32_t positi
     forward->tokens[row] = token;
     forward->positions[row] = position;
     forward->views[row] = view;
+}
+
+void dse_forward_adapt(struct dse_forward *forward, int first_row, const struct dse_adapter_part *parts, int n_parts)
+{
+    if (n_parts == 0 || forward->rows.n_rows == first_row) return;
+    forward->runs[forward->adaption.n_runs++] = (struct dse_adapter_run){first_row, forward->rows.n_rows - first_row,
+                                                                         n_parts, parts};
+}
+
+const struct dse_adaption *dse_forward_adaption(struct dse_forward *forward, int layer)
+{
+    if (forward->adaption.n_runs == 0 || layer >= forward->model->file->config.n_layers) return NULL;
+    forward->adaption.layer = layer;
+    return &forward->adaption;
 }
 
 void dse_forward_run(struct dse_forward *forward, const struct dse_kv_layout *layout)

@@ -29,6 +29,11 @@ struct dse_forward {
     struct dse_routes routes;     /* of max_rows rows */
     float *joined;                /* [max_rows, 2D] only with a prediction layer */
     float *logits;                /* [max_out, V] */
+    /* Adapters: with room for them [max_rows] runs, of which the step has some, and A x. */
+    struct dse_adapter_run *runs;
+    struct dse_adaption adaption;
+    int adapter_rank;
+    void *adapter_memory;
     void *memory;
     size_t memory_bytes;
 };
@@ -39,11 +44,21 @@ DSE_MUST_CHECK enum dse_status dse_forward_plan(const struct dse_model *model, i
 /* max_out 0: no logits buffer, the caller brings its own. */
 DSE_MUST_CHECK enum dse_status dse_forward_init(struct dse_forward *forward, struct dse_model *model, int max_rows,
                                                 int max_out, struct dse_error *err);
+/* Room for rows whose adapters have ranks of at most adapter_rank together; 0: nothing is taken. */
+uint64_t dse_forward_adapter_bytes(int max_rows, int adapter_rank);
+DSE_MUST_CHECK enum dse_status dse_forward_take_adapters(struct dse_forward *forward, int adapter_rank,
+                                                         struct dse_error *err);
 void dse_forward_deinit(struct dse_forward *forward); /* safe on a zeroed struct */
 
 /* Forms a step: clear, then push row after row. The view must stay valid until the step has run. */
 void dse_forward_clear(struct dse_forward *forward);
 void dse_forward_push(struct dse_forward *forward, int32_t token, int32_t position, struct dse_kv_view view);
+
+/* The rows pushed since `first_row` use these adapters, which must stay valid until the step has run; there is room for
+ * them. */
+void dse_forward_adapt(struct dse_forward *forward, int first_row, const struct dse_adapter_part *parts, int n_parts);
+/* For the ops of a layer: NULL when no row of the step has an adapter, and for prediction layers, which have none. */
+const struct dse_adaption *dse_forward_adaption(struct dse_forward *forward, int layer);
 
 /* All layers over the rows pushed; the result stays in x. Writes the KV of every row. */
 void dse_forward_run(struct dse_forward *forward, const struct dse_kv_layout *layout);

@@ -25,11 +25,12 @@ static void attend_heads(struct dse_forward *forward, const struct dse_kv_layout
     const struct dse_device_weights *weights = &forward->model->weights;
     const struct dse_layer *layer = &weights->layers[l];
     const struct dse_rows *rows = &forward->rows;
+    const struct dse_adaption *adaption = dse_forward_adaption(forward, l);
 
-    ops->qkv(device, weights->config, layer, forward->x, rows->n_rows, forward->q, forward->k, forward->v);
+    ops->qkv(device, weights->config, layer, adaption, forward->x, rows->n_rows, forward->q, forward->k, forward->v);
     ops->rope_store(device, weights, l, layout, rows, forward->q, forward->k, forward->v);
     ops->attention(device, weights->config, l, layout, rows, forward->q, forward->attention);
-    ops->project_add(device, &layer->o, forward->attention, rows->n_rows, forward->x);
+    ops->project_add(device, &layer->o, adaption, DSE_SITE_O, forward->attention, rows->n_rows, forward->x);
 }
 
 /* The index keys of some rows into the cache, and which keys each of them attends to. */
@@ -97,9 +98,10 @@ static void attend_latent(struct dse_forward *forward, const struct dse_kv_layou
     const struct dse_device_weights *weights = &forward->model->weights;
     const struct dse_layer *layer = &weights->layers[l];
     const int n = forward->rows.n_rows;
+    const struct dse_adaption *adaption = dse_forward_adaption(forward, l);
 
     /* q [n, H*(nope+rope)], k = [latent | shared rotated key] [n, R+rope] */
-    ops->latent_qkv(device, weights->config, layer, forward->x, n, forward->q_latent, forward->q, forward->k);
+    ops->latent_qkv(device, weights->config, layer, adaption, forward->x, n, forward->q_latent, forward->q, forward->k);
     /* norm of the latent, rope; both parts go to the blocks of the row's sequence */
     ops->latent_store(device, weights, l, layout, &forward->rows, forward->q, forward->k);
 
@@ -115,7 +117,7 @@ static void attend_latent(struct dse_forward *forward, const struct dse_kv_layou
             attend_absorbed(forward, layout, l, &rows);
         first += run.n_rows;
     }
-    ops->project_add(device, &layer->o, forward->attention, n, forward->x);
+    ops->project_add(device, &layer->o, adaption, DSE_SITE_O, forward->attention, n, forward->x);
 }
 
 /* x [n, D] += the chosen experts and the shared ones, or the dense FFN of the first layers */
@@ -126,13 +128,14 @@ static void feed_forward(struct dse_forward *forward, int l)
     const struct dse_config *config = forward->model->weights.config;
     const struct dse_layer *layer = &forward->model->weights.layers[l];
     const int n = forward->rows.n_rows;
+    const struct dse_adaption *adaption = dse_forward_adaption(forward, l);
 
     if (dse_layer_is_moe(config, l)) {
         ops->route(device, config, layer, forward->x, n, &forward->routes);
-        ops->moe(device, config, layer, &forward->routes, n, forward->x);
+        ops->moe(device, config, layer, adaption, &forward->routes, n, forward->x);
     } else {
-        ops->ffn_up(device, config, layer, forward->x, n, forward->h);
-        ops->project_add(device, &layer->down, forward->h, n, forward->x);
+        ops->ffn_up(device, config, layer, adaption, forward->x, n, forward->h);
+        ops->project_add(device, &layer->down, adaption, DSE_SITE_DOWN, forward->h, n, forward->x);
     }
 }
 

@@ -20,19 +20,20 @@ void dse_forward_llama(struct dse_forward *forward, const struct dse_kv_layout *
 
     for (int l = layer_begin; l < layer_end; l++) {
         const struct dse_layer *layer = &weights->layers[l];
+        const struct dse_adaption *adaption = dse_forward_adaption(forward, l);
 
         /* q [n, H*d]  k, v [n, K*d]  =  W · rms(x) + b */
-        ops->qkv(device, config, layer, x, n, forward->q, forward->k, forward->v);
+        ops->qkv(device, config, layer, adaption, x, n, forward->q, forward->k, forward->v);
         /* per head: norm (qwen3), rope; k and v go to the blocks of the row's sequence */
         ops->rope_store(device, weights, l, layout, rows, forward->q, forward->k, forward->v);
         /* [n, H*d]: softmax(q·K / sqrt(d)) V over positions 0…position of the row */
         ops->attention(device, config, l, layout, rows, forward->q, forward->attention);
         /* x [n, D] += Wo · attention */
-        ops->project_add(device, &layer->o, forward->attention, n, x);
+        ops->project_add(device, &layer->o, adaption, DSE_SITE_O, forward->attention, n, x);
 
         /* h [n, F] = silu(Wgate · rms(x)) * (Wup · rms(x)) */
-        ops->ffn_up(device, config, layer, x, n, forward->h);
+        ops->ffn_up(device, config, layer, adaption, x, n, forward->h);
         /* x [n, D] += Wdown · h */
-        ops->project_add(device, &layer->down, forward->h, n, x);
+        ops->project_add(device, &layer->down, adaption, DSE_SITE_DOWN, forward->h, n, x);
     }
 }

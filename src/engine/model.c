@@ -155,6 +155,7 @@ static void model_free(struct dse_model *model)
     dse_free(model->stop_tokens);
     dse_model_file_close(model->file);
     pthread_mutex_destroy(&model->device_lock);
+    pthread_mutex_destroy(&model->adapter_lock);
     pthread_mutex_destroy(&model->trie_lock);
     dse_free(model);
 }
@@ -170,7 +171,9 @@ enum dse_status dse_model_open(const char *path, const struct dse_model_options 
     if (model == NULL) return dse_fail_memory(err, sizeof *model, "model");
     atomic_init(&model->references, 1);
     pthread_mutex_init(&model->device_lock, NULL);
+    pthread_mutex_init(&model->adapter_lock, NULL);
     pthread_mutex_init(&model->trie_lock, NULL);
+    model->adapter_limit = UINT64_MAX;
     model->f32 = options->compute == DSE_COMPUTE_F32;
 
     enum dse_status status = dse_device_open(options->device, options->n_threads, &model->device, err);
@@ -254,6 +257,23 @@ enum dse_status dse_model_reserve(struct dse_model *model, int max_rows, struct 
     }
     pthread_mutex_unlock(&model->device_lock);
     return status;
+}
+
+void dse_model_limit_adapters(struct dse_model *model, uint64_t more_bytes)
+{
+    pthread_mutex_lock(&model->adapter_lock);
+    const uint64_t room = UINT64_MAX - model->adapter_bytes;
+    const uint64_t limit = model->adapter_bytes + (more_bytes < room ? more_bytes : room);
+    if (model->adapter_limit == UINT64_MAX || limit > model->adapter_limit) model->adapter_limit = limit;
+    pthread_mutex_unlock(&model->adapter_lock);
+}
+
+uint64_t dse_model_adapter_bytes(struct dse_model *model)
+{
+    pthread_mutex_lock(&model->adapter_lock);
+    const uint64_t bytes = model->adapter_bytes;
+    pthread_mutex_unlock(&model->adapter_lock);
+    return bytes;
 }
 
 enum dse_status dse_model_trie(struct dse_model *model, const struct dse_token_trie **trie, struct dse_error *err)

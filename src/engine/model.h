@@ -1,5 +1,6 @@
-/* A loaded model inside the engine room: what dse.h keeps opaque. Immutable after dse_model_open except for the two
- * things behind locks: the device (one caller at a time) and the token trie (built when the first grammar comes).
+/* A loaded model inside the engine room: what dse.h keeps opaque. Immutable after dse_model_open except for the three
+ * things behind locks: the device (one caller at a time), the memory of adapters, and the token trie (built when the
+ * first grammar comes).
  */
 #ifndef DSE_ENGINE_MODEL_H
 #define DSE_ENGINE_MODEL_H
@@ -31,12 +32,19 @@ struct dse_model {
 
     pthread_mutex_t device_lock; /* held while ops run; never by a thread that serves clients */
     int reserved_rows;
+    pthread_mutex_t adapter_lock;
+    uint64_t adapter_bytes, adapter_limit; /* taken by adapters, and what they may take */
     pthread_mutex_t trie_lock;
     struct dse_token_trie *trie;
 };
 
 /* Makes the device ready for max_rows rows; grows, never shrinks. */
 DSE_MUST_CHECK enum dse_status dse_model_reserve(struct dse_model *model, int max_rows, struct dse_error *err);
+/* An engine begins: from now on adapters may take so much beyond what those that are open take. The most that any
+ * engine planned counts; before the first there is no limit. */
+void dse_model_limit_adapters(struct dse_model *model, uint64_t more_bytes);
+/* What adapters take. */
+uint64_t dse_model_adapter_bytes(struct dse_model *model);
 /* The trie of the model's tokenizer, built once. DSE_ERR_UNSUPPORTED without a tokenizer. */
 DSE_MUST_CHECK enum dse_status dse_model_trie(struct dse_model *model, const struct dse_token_trie **trie,
                                               struct dse_error *err);

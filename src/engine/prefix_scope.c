@@ -46,12 +46,13 @@ void dse_prefix_model(const struct dse_model *model, uint64_t identity[2])
     add(identity, layout->block_bytes);
 }
 
-struct dse_prefix_scope dse_prefix_scope_of(const uint64_t model[2], const struct dse_request *request)
+struct dse_prefix_scope dse_prefix_scope_of(const uint64_t model[2], const void *salt, size_t salt_bytes,
+                                            uint64_t adapters)
 {
-    struct dse_prefix_scope scope = {.model = {model[0], model[1]}, .adapter = request->adapter_identity};
-    if (request->cache_salt_bytes > 0) {
+    struct dse_prefix_scope scope = {.model = {model[0], model[1]}, .adapter = adapters};
+    if (salt_bytes > 0) {
         uint8_t digest[32];
-        dse_sha256(request->cache_salt, request->cache_salt_bytes, digest);
+        dse_sha256(salt, salt_bytes, digest);
         memcpy(scope.salt, digest, sizeof scope.salt);
     }
     return scope;

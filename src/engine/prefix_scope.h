@@ -7,6 +7,8 @@
 
 /* The model's files, how they are computed, and the type of the KV cache. Not for files an attacker chooses. */
 void dse_prefix_model(const struct dse_model *model, uint64_t identity[2]);
-struct dse_prefix_scope dse_prefix_scope_of(const uint64_t model[2], const struct dse_request *request);
+/* salt: as in struct dse_request; adapters: dse_adapters_identity. */
+struct dse_prefix_scope dse_prefix_scope_of(const uint64_t model[2], const void *salt, size_t salt_bytes,
+                                            uint64_t adapters);
 
 #endif

@@ -75,6 +75,8 @@ static void push_span(struct dse_scheduler *s, struct dse_forward *forward, stru
         int position = sequence->kv.length + i;
         dse_forward_push(forward, sequence->tokens[position], position, view);
     }
+    const struct dse_adapter_set *adapters = &sequence->task->adapters;
+    dse_forward_adapt(forward, forward->rows.n_rows - n_rows, adapters->parts, adapters->count);
 }
 
 /* A block for the next token of every sequence, set-backs included: all before the first row is pushed, so that no row

@@ -68,6 +68,8 @@ static enum dse_status check_request(const struct dse_model *model, const struct
         status = dse_fail_at(err, DSE_ERR_INVALID, "cache_salt", -1, "cache_salt has a length but no bytes");
     if (status == DSE_OK && r->forced.n_tokens > 0)
         status = check_ids(r->forced.tokens, r->forced.n_tokens, n_vocab, "forced", err);
+    if (status == DSE_OK && r->n_adapters > 0 && r->adapters == NULL)
+        status = dse_fail_at(err, DSE_ERR_INVALID, "adapters", -1, "adapters has a count but no entries");
     if (status == DSE_OK && r->sampling.n_logit_bias > 0 && r->sampling.logit_bias == NULL)
         status = dse_fail_at(err, DSE_ERR_INVALID, "logit_bias", -1, "logit_bias has a count but no entries");
     return status;
@@ -144,7 +146,7 @@ static enum dse_status create_sequence(struct dse_sequence *sequence, const stru
 }
 
 enum dse_status dse_task_create(struct dse_model *model, const struct dse_request *r, int64_t context_length,
-                                int pool_blocks, struct dse_task **out, struct dse_error *err)
+                                int pool_blocks, int adapter_rank, struct dse_task **out, struct dse_error *err)
 {
     const struct dse_token_trie *trie = NULL;
     *out = NULL;
@@ -174,7 +176,8 @@ enum dse_status dse_task_create(struct dse_model *model, const struct dse_reques
     task->user = r->user;
     if (r->grammar != NULL) task->grammar = dse_grammar_ref(r->grammar);
 
-    status = resolve_length(task, r, context_length, pool_blocks, err);
+    status = dse_adapter_set_init(&task->adapters, model, r->adapters, r->n_adapters, adapter_rank, err);
+    if (status == DSE_OK) status = resolve_length(task, r, context_length, pool_blocks, err);
     if (status == DSE_OK) status = copy_stops(task, model, r, err);
     for (int i = 0; i < task->n_choices && status == DSE_OK; i++) {
         task->sequences[i].task = task;
@@ -213,6 +216,7 @@ void dse_task_free(struct dse_task *task)
         dse_free(sequence->kv.blocks);
     }
     dse_grammar_unref(task->grammar);
+    dse_adapter_set_deinit(&task->adapters);
     dse_free(task->stops);
     dse_free(task);
 }

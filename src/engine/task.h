@@ -9,6 +9,7 @@
 #include <dse/dse.h>
 #include <stdatomic.h>
 
+#include "engine/adapter.h"
 #include "engine/kv_pool.h"
 #include "engine/model.h"
 #include "engine/sampler.h"
@@ -71,6 +72,7 @@ struct dse_task {
     int n_model_stops, n_stops;
     int grammar_after_token;
     struct dse_grammar *grammar; /* referenced */
+    struct dse_adapter_set adapters;
     dse_event_fn *on_event;
     void *user;
     uint64_t submitted_ns, admitted_ns;
@@ -79,8 +81,8 @@ struct dse_task {
 
 /* Checks the request against the model and the limits; every refusal names its field. */
 DSE_MUST_CHECK enum dse_status dse_task_create(struct dse_model *model, const struct dse_request *request,
-                                               int64_t context_length, int pool_blocks, struct dse_task **out,
-                                               struct dse_error *err);
+                                               int64_t context_length, int pool_blocks, int adapter_rank,
+                                               struct dse_task **out, struct dse_error *err);
 void dse_task_free(struct dse_task *task);
 
 /* The first choice that is not done: before the choices part, their common sequence. */

@@ -27,19 +27,27 @@ void dse_config_copy_text(char *out, size_t capacity, const char *text, size_t b
     out[length] = '\0';
 }
 
+static const struct {
+    const char *gguf, *hugging_face;
+    enum dse_arch arch;
+} known[] = {{"llama", "llama", DSE_ARCH_LLAMA},
+             {"qwen2", "qwen2", DSE_ARCH_QWEN2},
+             {"qwen3", "qwen3", DSE_ARCH_QWEN3},
+             {"deepseek", "deepseek", DSE_ARCH_DEEPSEEK},
+             {"deepseek2", "deepseek_v2", DSE_ARCH_DEEPSEEK2},
+             {"deepseek2", "deepseek_v3", DSE_ARCH_DEEPSEEK2},
+             {"deepseek32", "deepseek_v32", DSE_ARCH_DEEPSEEK32}};
+
+const char *dse_arch_gguf_name(enum dse_arch arch)
+{
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].arch == arch) return known[i].gguf;
+    return "";
+}
+
 enum dse_status dse_config_set_arch(struct dse_config *config, bool gguf, const char *name, size_t bytes,
                                     const char *file, const char *field, struct dse_error *err)
 {
-    static const struct {
-        const char *gguf, *hugging_face;
-        enum dse_arch arch;
-    } known[] = {{"llama", "llama", DSE_ARCH_LLAMA},
-                 {"qwen2", "qwen2", DSE_ARCH_QWEN2},
-                 {"qwen3", "qwen3", DSE_ARCH_QWEN3},
-                 {"deepseek", "deepseek", DSE_ARCH_DEEPSEEK},
-                 {"deepseek2", "deepseek_v2", DSE_ARCH_DEEPSEEK2},
-                 {"deepseek2", "deepseek_v3", DSE_ARCH_DEEPSEEK2},
-                 {"deepseek32", "deepseek_v32", DSE_ARCH_DEEPSEEK32}};
     dse_config_copy_text(config->arch_name, sizeof config->arch_name, name, bytes);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const char *wanted = gguf ? known[i].gguf : known[i].hugging_face;

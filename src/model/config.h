@@ -23,6 +23,8 @@ enum dse_arch {
     DSE_ARCH_DEEPSEEK32, /* V3.2: the same with an indexer that chooses the keys */
 };
 
+const char *dse_arch_gguf_name(enum dse_arch arch); /* as general.architecture spells it */
+
 enum dse_rope_scaling { DSE_ROPE_NONE, DSE_ROPE_LINEAR, DSE_ROPE_LLAMA3, DSE_ROPE_YARN };
 
 /* Which elements of a head form a rotated pair. */

@@ -31,12 +31,15 @@ static void close_shard(struct dse_gguf_shard *shard)
     *shard = (struct dse_gguf_shard){.map = {.fd = -1}};
 }
 
-static enum dse_status open_shard(const char *path, struct dse_gguf_shard *shard, struct dse_error *err)
+/* max_copy_bytes: read into memory, at most so large; 0: mapped */
+static enum dse_status open_shard(const char *path, size_t max_copy_bytes, struct dse_gguf_shard *shard,
+                                  struct dse_error *err)
 {
     *shard = (struct dse_gguf_shard){.map = {.fd = -1}};
     shard->path = dse_strdup(DSE_MEM_MODEL, path);
     if (shard->path == NULL) return dse_fail_memory(err, strlen(path) + 1, "path");
-    enum dse_status status = dse_map_open(path, &shard->map, err);
+    enum dse_status status = max_copy_bytes > 0 ? dse_map_read(path, max_copy_bytes, &shard->map, err)
+                                                : dse_map_open(path, &shard->map, err);
     if (status == DSE_OK) status = dse_gguf_parse(shard, err);
     if (status != DSE_OK) close_shard(shard);
     return status;
@@ -133,7 +136,7 @@ static enum dse_status open_other_shards(struct dse_gguf *gguf, int64_t count, s
         } else {
             snprintf(name, strlen(given.path) + 1, "%.*s-%05lld-of-%05lld.gguf", (int)prefix, given.path,
                      (long long)i + 1, (long long)count);
-            status = open_shard(name, &shards[i], err);
+            status = open_shard(name, 0, &shards[i], err);
             if (status == DSE_ERR_NOT_FOUND)
                 dse_fail_at(err, status, name, -1, "%s: shard %lld of %lld is missing", name, (long long)i + 1,
                             (long long)count);
@@ -186,7 +189,7 @@ static enum dse_status index_tensors(struct dse_gguf *gguf, struct dse_error *er
     return DSE_OK;
 }
 
-enum dse_status dse_gguf_open(const char *path, struct dse_gguf **out, struct dse_error *err)
+static enum dse_status open_file(const char *path, size_t max_copy_bytes, struct dse_gguf **out, struct dse_error *err)
 {
     *out = NULL;
     struct dse_gguf *gguf = dse_calloc(DSE_MEM_MODEL, 1, sizeof *gguf);
@@ -198,9 +201,14 @@ enum dse_status dse_gguf_open(const char *path, struct dse_gguf **out, struct ds
         status = dse_fail_memory(err, sizeof *gguf->shards, "GGUF file");
         goto fail;
     }
-    if ((status = open_shard(path, &gguf->shards[0], err)) != DSE_OK) goto fail;
+    if ((status = open_shard(path, max_copy_bytes, &gguf->shards[0], err)) != DSE_OK) goto fail;
     gguf->n_shards = 1;
     if ((status = split_number(&gguf->shards[0], "split.count", DSE_GGUF_MAX_SHARDS, &count, err)) != DSE_OK) goto fail;
+    if (count > 1 && max_copy_bytes > 0) {
+        status = dse_fail_at(err, DSE_ERR_UNSUPPORTED, path, -1, "%s: split.count is %lld, expected one whole file",
+                             path, (long long)count);
+        goto fail;
+    }
     if (count > 1 && (status = open_other_shards(gguf, count, err)) != DSE_OK) goto fail;
     for (size_t i = 1; i < gguf->n_shards; i++)
         if ((status = check_architecture(&gguf->shards[0], &gguf->shards[i], err)) != DSE_OK) goto fail;
@@ -218,6 +226,16 @@ enum dse_status dse_gguf_open(const char *path, struct dse_gguf **out, struct ds
 fail:
     dse_gguf_close(gguf);
     return status;
+}
+
+enum dse_status dse_gguf_open(const char *path, struct dse_gguf **out, struct dse_error *err)
+{
+    return open_file(path, 0, out, err);
+}
+
+enum dse_status dse_gguf_read(const char *path, size_t max_bytes, struct dse_gguf **out, struct dse_error *err)
+{
+    return open_file(path, max_bytes, out, err);
 }
 
 void dse_gguf_close(struct dse_gguf *gguf)

@@ -13,6 +13,9 @@ struct dse_gguf;
 
 /* path: a file, or the first shard "…-00001-of-0000N.gguf" (any shard finds the others). */
 DSE_MUST_CHECK enum dse_status dse_gguf_open(const char *path, struct dse_gguf **gguf, struct dse_error *err);
+/* One file, read into memory: it may change afterwards, or go. Split files are refused. */
+DSE_MUST_CHECK enum dse_status dse_gguf_read(const char *path, size_t max_bytes, struct dse_gguf **gguf,
+                                             struct dse_error *err);
 void dse_gguf_close(struct dse_gguf *gguf);
 
 size_t dse_gguf_tensor_count(const struct dse_gguf *gguf); /* over all shards */

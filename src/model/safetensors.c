@@ -57,7 +57,8 @@ struct dse_safetensors {
     const char **dtypes; /* parallel to tensors */
     const struct dse_tensor **by_name;
     size_t n_tensors;
-    json_t *index; /* NULL for a single file */
+    json_t *index;         /* NULL for a single file */
+    size_t max_copy_bytes; /* shards are read into memory, at most so large; 0: they are mapped */
 };
 
 static enum dse_status corrupt_tensor(struct dse_error *err, const struct shard *shard, const char *name,
@@ -214,7 +215,8 @@ static enum dse_status read_shard(struct dse_safetensors *file, const char *path
     shard->path = dse_strdup(DSE_MEM_MODEL, path);
     if (shard->path == NULL) return dse_fail_memory(err, strlen(path) + 1, "path");
     size_t data_start = 0;
-    enum dse_status status = dse_map_open(path, &shard->map, err);
+    enum dse_status status = file->max_copy_bytes > 0 ? dse_map_read(path, file->max_copy_bytes, &shard->map, err)
+                                                      : dse_map_open(path, &shard->map, err);
     if (status == DSE_OK) status = parse_header(shard, &data_start, err);
     if (status != DSE_OK) return status;
     size_t n = file->n_tensors + json_object_size(shard->header);
@@ -339,16 +341,18 @@ static enum dse_status open_folder(struct dse_safetensors *file, const char *fol
     return status;
 }
 
-enum dse_status dse_safetensors_open(const char *path, struct dse_safetensors **out, struct dse_error *err)
+static enum dse_status open_file(const char *path, size_t max_copy_bytes, struct dse_safetensors **out,
+                                 struct dse_error *err)
 {
     *out = NULL;
     struct dse_safetensors *file = dse_calloc(DSE_MEM_MODEL, 1, sizeof *file);
     if (file == NULL) return dse_fail_memory(err, sizeof *file, "safetensors file");
     enum dse_status status;
+    file->max_copy_bytes = max_copy_bytes;
     file->shards = dse_calloc(DSE_MEM_MODEL, 1, sizeof *file->shards);
     if (file->shards == NULL) {
         status = dse_fail_memory(err, sizeof *file->shards, "safetensors file");
-    } else if (dse_file_is_directory(path)) {
+    } else if (max_copy_bytes == 0 && dse_file_is_directory(path)) {
         status = open_folder(file, path, err);
     } else {
         status = read_shard(file, path, err);
@@ -360,6 +364,17 @@ enum dse_status dse_safetensors_open(const char *path, struct dse_safetensors **
     }
     *out = file;
     return DSE_OK;
+}
+
+enum dse_status dse_safetensors_open(const char *path, struct dse_safetensors **out, struct dse_error *err)
+{
+    return open_file(path, 0, out, err);
+}
+
+enum dse_status dse_safetensors_read(const char *path, size_t max_bytes, struct dse_safetensors **out,
+                                     struct dse_error *err)
+{
+    return open_file(path, max_bytes, out, err);
 }
 
 void dse_safetensors_close(struct dse_safetensors *file)

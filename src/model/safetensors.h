@@ -15,6 +15,9 @@ struct dse_safetensors;
  * unaligned. */
 DSE_MUST_CHECK enum dse_status dse_safetensors_open(const char *path, struct dse_safetensors **file,
                                                     struct dse_error *err);
+/* One file, read into memory: it may change afterwards, or go. */
+DSE_MUST_CHECK enum dse_status dse_safetensors_read(const char *path, size_t max_bytes, struct dse_safetensors **file,
+                                                    struct dse_error *err);
 void dse_safetensors_close(struct dse_safetensors *file);
 size_t dse_safetensors_count(const struct dse_safetensors *file);
 const struct dse_tensor *dse_safetensors_at(const struct dse_safetensors *file, size_t index);

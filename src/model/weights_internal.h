@@ -17,6 +17,9 @@ DSE_MUST_CHECK enum dse_status dse_weights_take_experts(struct dse_model_file *f
 /* "blk.LAYER.GGUF" or "model.layers.LAYER.HUGGING_FACE" */
 void dse_weights_layer_name(const struct dse_model_file *file, int layer, const char *gguf, const char *hugging_face,
                             char name[96]);
+/* The matrix of a layer that a name without ".weight" means, in a GGUF file ("attn_q") or a folder
+ * ("self_attn.q_proj"): the offset of its field in struct dse_layer_tensors. False: no layer has one of that name. */
+bool dse_weights_layer_field(bool is_gguf, const char *name, size_t bytes, size_t *field);
 /* The file, which is one of the two, has a tensor of this layer that only prediction layers have. */
 bool dse_weights_has_mtp(const struct dse_gguf *gguf, const struct dse_safetensors *safetensors, int layer);
 /* Folders: gives every FP8 matrix its block_scales. */

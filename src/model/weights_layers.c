@@ -170,6 +170,20 @@ void dse_weights_layer_name(const struct dse_model_file *file, int layer, const 
     layer_name(file->gguf != NULL, layer, gguf, hugging_face, name);
 }
 
+bool dse_weights_layer_field(bool is_gguf, const char *name, size_t bytes, size_t *field)
+{
+    static const char end[] = ".weight";
+    for (size_t i = 0; i < N_LAYER_ROWS; i++) {
+        const char *row = is_gguf ? layer_rows[i].gguf : layer_rows[i].hugging_face;
+        if (row == NULL || strlen(row) != bytes + strlen(end) || memcmp(row, name, bytes) != 0 ||
+            strcmp(row + bytes, end) != 0)
+            continue;
+        *field = layer_rows[i].field;
+        return true;
+    }
+    return false;
+}
+
 static const struct dse_tensor *find_in_layer(const struct dse_model_file *file, int layer, const char *gguf,
                                               const char *hugging_face)
 {

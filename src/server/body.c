@@ -64,20 +64,21 @@ static enum dse_status parse(const char *body, size_t bytes, json_t **root, stru
     return status;
 }
 
-json_t *dse_request_object(struct dse_server *server, struct dse_http_exchange *x)
+/* The body, which must be an object or an array, as JSON; NULL after an error answer. */
+static json_t *request_value(struct dse_server *server, struct dse_http_exchange *x, bool array)
 {
     size_t bytes;
     struct dse_error err;
     json_t *root = NULL;
-    const char *body = dse_http_body(x, &bytes);
+    const char *body = dse_http_body(x, &bytes), *expected = array ? "array" : "object";
     const char *type = dse_http_header(x, "Content-Type");
-    enum dse_status status = bytes
-                                 ? parse(body, bytes, &root, &err)
-                                 : dse_fail(&err, DSE_ERR_INVALID, "the request body is empty; expected a JSON object");
-    if (status == DSE_OK && !json_is_object(root)) {
+    enum dse_status status = bytes ? parse(body, bytes, &root, &err)
+                                   : dse_fail(&err, DSE_ERR_INVALID, "the request body is empty; expected a JSON %s",
+                                              expected);
+    if (status == DSE_OK && !(array ? json_is_array(root) : json_is_object(root))) {
         json_decref(root);
         root = NULL;
-        status = dse_fail(&err, DSE_ERR_INVALID, "the request body must be a JSON object");
+        status = dse_fail(&err, DSE_ERR_INVALID, "the request body must be a JSON %s", expected);
     }
     dse_http_drop_body(x);
     if (status == DSE_OK) return root;
@@ -85,10 +86,21 @@ json_t *dse_request_object(struct dse_server *server, struct dse_http_exchange *
         dse_answer_failure(server, x, &err);
     else if (type && !strcasestr(type, "json"))
         dse_answer_problem(server, x, 415, NULL, NULL,
-                           "expected Content-Type: application/json and a JSON object as body");
+                           array ? "expected Content-Type: application/json and a JSON array as body"
+                                 : "expected Content-Type: application/json and a JSON object as body");
     else
         dse_answer_problem(server, x, 400, NULL, NULL, err.message);
     return NULL;
+}
+
+json_t *dse_request_object(struct dse_server *server, struct dse_http_exchange *x)
+{
+    return request_value(server, x, false);
+}
+
+json_t *dse_request_array(struct dse_server *server, struct dse_http_exchange *x)
+{
+    return request_value(server, x, true);
 }
 
 bool dse_request_model_known(struct dse_server *server, struct dse_http_exchange *x, const json_t *root)
@@ -99,7 +111,7 @@ bool dse_request_model_known(struct dse_server *server, struct dse_http_exchange
         dse_answer_failure(server, x, &err);
         return false;
     }
-    if (dse_server_resolve_model(server, name)) return true;
+    if (dse_server_resolve_model(server, name) || dse_adapter_list_has(server->adapters, name)) return true;
     char message[256];
     snprintf(message, sizeof message, "The model `%.128s` does not exist", name);
     struct dse_api_error error = {

@@ -212,6 +212,7 @@ void dse_handle_embeddings(struct dse_server *server, struct dse_http_exchange *
         return;
     }
     params.model = json_string_value(json_object_get(root, "model"));
+    params.lora = dse_param_get(root, "lora");
     setup.root = root;
     dse_generation_run(server, &setup);
 }

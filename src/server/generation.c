@@ -5,6 +5,7 @@
  * when the last event came before submit() returned.
  */
 #include "server/generation.h"
+#include "server/params.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -46,6 +47,8 @@ static void generation_unref(struct dse_generation *g)
     dse_free(g->choices);
     dse_gen_prompts_free(g->prompts, g->n_prompts);
     dse_buffer_deinit(&g->chunk);
+    for (int i = 0; i < g->n_adapters; i++)
+        dse_adapter_unref(g->adapters[i].adapter);
     dse_grammar_unref(g->grammar);
     dse_gen_params_deinit(&g->params);
     json_decref(g->stop);
@@ -255,13 +258,15 @@ static enum dse_status submit_one(struct dse_generation *g, struct dse_gen_promp
     request.grammar = g->grammar;
     request.cache_salt = g->caller.cache_salt;
     request.cache_salt_bytes = sizeof g->caller.cache_salt;
+    request.adapters = g->adapters;
+    request.n_adapters = g->n_adapters;
     request.priority = g->caller.priority;
     request.tenant = g->caller.tenant;
     /* What is thought is free; the grammar is for the answer. */
     if (g->grammar && g->starts_in_reasoning)
         request.grammar_after_token = dse_tokenizer_find_added(g->served->tokenizer, "</think>");
     if (g->params.thought_budget == 0 && g->starts_in_reasoning) request.forced = dse_thought_end(g->served);
-    g->adapter_identity = request.adapter_identity;
+    g->adapter_identity = dse_adapters_identity(g->adapters, g->n_adapters);
     request.on_event = dse_choice_on_event;
     request.user = p;
     return dse_engine_submit(g->served->engine, &request, id, err);
@@ -339,6 +344,20 @@ static void set_names(struct dse_generation *g)
     g->start_ns = dse_clock_ns();
 }
 
+/* Held from here on: what is unloaded or replaced meanwhile, this request keeps. */
+static enum dse_status choose_adapters(struct dse_generation *g, struct dse_error *err)
+{
+    const char *model = g->params.model;
+    const char *adapter = model && !dse_server_is_base_model(g->server, model) ? model : NULL;
+    bool named = false;
+    TRY(dse_adapter_list_choose(g->server->adapters, adapter, g->params.lora, g->adapters, &g->n_adapters, &named,
+                                err));
+    if (named) snprintf(g->model, sizeof g->model, "%s", adapter);
+    if (named || dse_server_resolve_model(g->server, model)) return DSE_OK;
+    /* it was there when the request came */
+    return dse_fail_at(err, DSE_ERR_NOT_FOUND, "model", -1, "The model `%.128s` does not exist", model);
+}
+
 static enum dse_status create(struct dse_server *server, const struct dse_generation_setup *setup,
                               struct dse_generation **out, struct dse_error *err)
 {
@@ -372,8 +391,10 @@ static enum dse_status create(struct dse_server *server, const struct dse_genera
     g->stop = json_incref(json_object_get(setup->root, "stop"));
     if (!g->params.has_thought_budget) g->params.thought_budget = server->thought_budget;
     enum dse_status status = dse_caller_identify(&server->auth, g->exchange, &g->params, &g->caller, err);
+    if (status == DSE_OK) status = choose_adapters(g, err);
     json_decref(setup->root);
     g->params.model = g->params.cache_salt = NULL;
+    g->params.lora = NULL;
     g->params.constraint = (struct dse_constraint){.kind = DSE_CONSTRAINT_NONE};
     if (status != DSE_OK) return status;
     g->n_choices = g->n_prompts * g->params.n;

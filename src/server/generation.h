@@ -102,7 +102,9 @@ struct dse_generation {
     bool starts_in_reasoning;
     enum dse_tool_format tools; /* DSE_TOOLS_NONE: the request has none, or the model no format */
     struct dse_caller caller;
-    uint64_t adapter_identity; /* of the requests in the engine */
+    uint64_t adapter_identity;                         /* of the requests in the engine */
+    struct dse_adapter_use adapters[DSE_MAX_ADAPTERS]; /* a reference each */
+    int n_adapters;
     char id[48], model[256];
     char *echo;   /* owned: fields of the request that the answer repeats, as JSON; or NULL */
     int n_events; /* told in a stream of events; engine thread */
@@ -147,8 +149,8 @@ void dse_generations_end(struct dse_server *server);
 void dse_gen_prompts_free(struct dse_gen_prompt *prompts, int n_prompts);
 const char *dse_finish_name(enum dse_finish finish);
 
-/* Ends it: what has not run yet is cancelled, and its client is told. The first failure counts. From any thread, without
- * locks. prompt: the one that the engine refused, NULL for a failure of the generation as a whole. */
+/* Ends it: what has not run yet is cancelled, and its client is told. The first failure counts. From any thread,
+ * without locks. prompt: the one that the engine refused, NULL for a failure of the generation as a whole. */
 void dse_generation_fail(struct dse_generation *generation, const struct dse_gen_prompt *prompt,
                          const struct dse_error *err);
 

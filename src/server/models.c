@@ -22,12 +22,22 @@ static json_t *model_object(struct dse_server *server, const char *name)
     return dse_json_if(ok, object);
 }
 
+/* 0 while the model loads. */
+static int64_t context_length(struct dse_server *server)
+{
+    struct dse_served *served = atomic_load(&server->served);
+    return served ? served->context_length : 0;
+}
+
 void dse_handle_models(struct dse_server *server, struct dse_http_exchange *x)
 {
     json_t *list = json_array();
     bool ok = json_array_append_new(list, model_object(server, dse_server_model_name(server))) == 0;
     for (int i = 1; i < server->n_model_names; i++)
         ok &= json_array_append_new(list, model_object(server, server->model_names[i])) == 0;
+    json_t *adapters = dse_adapter_list_models(server->adapters, dse_server_model_name(server), context_length(server));
+    ok &= adapters && json_array_extend(list, adapters) == 0;
+    json_decref(adapters);
     dse_answer_json(server, x, 200, json_pack("{s:s, s:o}", "object", "list", "data", dse_json_if(ok, list)));
 }
 
@@ -35,10 +45,11 @@ void dse_handle_model(struct dse_server *server, struct dse_http_exchange *x)
 {
     const char *path = dse_http_path(x), *marker = "/models/";
     const char *id = strstr(path, marker) + strlen(marker); /* the router matched it; ids may contain / and : */
-    bool known = strcmp(id, dse_server_model_name(server)) == 0;
-    for (int i = 1; i < server->n_model_names; i++)
-        known |= strcmp(id, server->model_names[i]) == 0;
-    if (known)
+    json_t *adapter = dse_adapter_list_model(server->adapters, id, dse_server_model_name(server),
+                                             context_length(server));
+    if (adapter)
+        dse_answer_json(server, x, 200, adapter);
+    else if (dse_server_is_base_model(server, id))
         dse_answer_json(server, x, 200, model_object(server, id));
     else
         dse_answer_problem(server, x, 404, "invalid_request_error", "model_not_found",

@@ -200,6 +200,7 @@ enum dse_status dse_gen_params_parse(const json_t *root, int n_vocab, struct dse
     int64_t priority = 0;
     TRY(dse_param_int(root, "priority", -DSE_MAX_PRIORITY, DSE_MAX_PRIORITY, &priority, &params->has_priority, err));
     params->priority = (int)priority;
+    params->lora = dse_param_get(root, "lora");
     int64_t slot = -1;
     TRY(dse_param_int(root, "id_slot", -1, DSE_MAX_SLOT_ID, &slot, NULL, err));
     params->id_slot = (int)slot;

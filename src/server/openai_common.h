@@ -29,6 +29,7 @@ struct dse_gen_params {
     int32_t stop_tokens[DSE_MAX_STOP_TOKENS];
     struct dse_constraint constraint;
     const char *cache_salt; /* NULL: that of the key */
+    const json_t *lora;     /* borrowed; scales of adapters, adapters.h reads it; NULL: not given */
     bool has_priority;
     int priority;
     int id_slot;            /* -1: none (slots.h) */

@@ -71,6 +71,10 @@ static const struct route {
     {"/messages/count_tokens", ROUTE_ENGINE, dse_handle_messages_count},
     {"/models", ROUTE_GET, dse_handle_models},
     {"/models/", ROUTE_GET | ROUTE_PREFIX, dse_handle_model},
+    {"/load_lora_adapter", ROUTE_ENGINE | ROUTE_WORK, dse_handle_load_adapter},
+    {"/unload_lora_adapter", ROUTE_ENGINE | ROUTE_WORK, dse_handle_unload_adapter},
+    {"/lora-adapters", ROUTE_GET | ROUTE_ENGINE, dse_handle_adapters},
+    {"/lora-adapters", ROUTE_ENGINE, dse_handle_adapter_scales},
     {"/tokenize", ROUTE_ENGINE, dse_handle_tokenize},
     {"/detokenize", ROUTE_ENGINE, dse_handle_detokenize},
     {"/apply-template", ROUTE_ENGINE, dse_handle_apply_template},
@@ -88,9 +92,16 @@ static const struct route {
     {"/ui/", ROUTE_GET | ROUTE_PUBLIC | ROUTE_PREFIX, dse_handle_ui},
 };
 
-/* Every path also under /v1, /beta and /anthropic: base URLs of clients end in one of them. */
-static const struct route *find_route(const char *path)
+static bool is_get(const char *method)
 {
+    return strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+}
+
+/* Every path also under /v1, /beta and /anthropic: base URLs of clients end in one of them. Of two routes with one
+ * path that of the method counts. */
+static const struct route *find_route(const char *path, const char *method)
+{
+    const struct route *found = NULL;
     if (strncmp(path, "/beta/", 6) == 0) path += 5;
     if (strncmp(path, "/anthropic/", 11) == 0) path += 10;
     if (strncmp(path, "/v1/", 4) == 0) path += 3;
@@ -98,9 +109,11 @@ static const struct route *find_route(const char *path)
         size_t n = strlen(routes[i].path);
         bool match = routes[i].flags & ROUTE_PREFIX ? strncmp(path, routes[i].path, n) == 0 && path[n]
                                                     : strcmp(path, routes[i].path) == 0;
-        if (match) return &routes[i];
+        if (!match) continue;
+        found = &routes[i];
+        if (is_get(method) == ((found->flags & ROUTE_GET) != 0)) break;
     }
-    return NULL;
+    return found;
 }
 
 /* ---- what every request passes -------------------------------------------------------------------------------- */
@@ -161,9 +174,9 @@ static void answer_preflight(struct dse_http_exchange *x)
 static const struct route *admit(struct dse_server *server, struct dse_http_exchange *x)
 {
     const char *method = dse_http_method(x), *origin = dse_http_header(x, "Origin");
-    const struct route *route = find_route(dse_http_path(x));
+    const struct route *route = find_route(dse_http_path(x), dse_http_method(x));
     if (route && route->flags & ROUTE_DEBUG && !server->debug_steps) route = NULL;
-    bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+    bool get = is_get(method);
 
     if (server->auth.guard_host && !dse_auth_host_is_local(dse_http_header(x, "Host"))) {
         dse_answer_problem(server, x, 403, NULL, "host_not_allowed",
@@ -202,7 +215,7 @@ static void on_headers(void *user, struct dse_http_exchange *x)
 static void on_request(void *user, struct dse_http_exchange *x)
 {
     struct dse_server *server = user;
-    const struct route *route = find_route(dse_http_path(x));
+    const struct route *route = find_route(dse_http_path(x), dse_http_method(x));
     if (dse_http_is_gone(x)) return; /* left while it waited for a worker */
     if (route->flags & ROUTE_WORK && atomic_load(&server->draining))
         dse_answer_problem(server, x, 503, NULL, "draining", "the server is shutting down");
@@ -219,7 +232,7 @@ static void on_refused(void *user, struct dse_http_exchange *x, int http_status,
 
 static void on_done(void *user, struct dse_http_exchange *x, const struct dse_http_summary *summary)
 {
-    const struct route *route = find_route(dse_http_path(x));
+    const struct route *route = find_route(dse_http_path(x), dse_http_method(x));
     dse_access_log(x, route ? route->path : NULL, summary);
 }
 
@@ -230,6 +243,14 @@ const char *dse_server_model_name(const struct dse_server *server)
     struct dse_served *served = atomic_load(&((struct dse_server *)server)->served);
     if (server->n_model_names) return server->model_names[0];
     return served && served->info.name[0] ? served->info.name : "default";
+}
+
+bool dse_server_is_base_model(const struct dse_server *server, const char *name)
+{
+    bool known = strcmp(name, dse_server_model_name(server)) == 0;
+    for (int i = 1; i < server->n_model_names; i++)
+        known |= strcmp(name, server->model_names[i]) == 0;
+    return known;
 }
 
 const char *dse_server_resolve_model(const struct dse_server *server, const char *requested)
@@ -302,6 +323,7 @@ static enum dse_status served_fill(struct dse_served *served, struct dse_engine 
     dse_model_get_info(served->model, &served->info);
     dse_engine_get_plan(engine, &plan);
     served->context_length = plan.context_length;
+    served->adapter_rank = plan.adapter_rank;
     served->tokenizer = dse_model_tokenizer(served->model);
     if (!served->tokenizer)
         return dse_fail(err, DSE_ERR_UNSUPPORTED,
@@ -344,6 +366,15 @@ enum dse_status dse_server_set_engine(struct dse_server *server, struct dse_engi
     return DSE_OK;
 }
 
+enum dse_status dse_server_add_adapter(struct dse_server *server, const char *name, const char *path,
+                                       struct dse_adapter *adapter, float scale, struct dse_error *err)
+{
+    enum dse_status status = dse_adapter_check_name(name, err);
+    if (status == DSE_OK && server->n_model_names && dse_server_is_base_model(server, name))
+        status = dse_fail_at(err, DSE_ERR_INVALID, "lora_name", -1, "'%.128s' is the name of the model itself", name);
+    return status == DSE_OK ? dse_adapter_list_put(server->adapters, name, path, adapter, scale, false, err) : status;
+}
+
 /* ---- start and stop ------------------------------------------------------------------------------------------- */
 
 static enum dse_status copy_options(struct dse_server *server, const struct dse_server_options *options,
@@ -355,9 +386,11 @@ static enum dse_status copy_options(struct dse_server *server, const struct dse_
     server->debug_steps = options->debug_steps;
     server->reasoning = options->reasoning;
     server->thought_budget = options->thought_budget;
+    enum dse_status status = dse_adapter_list_create(options->lora_dir, &server->adapters, err);
+    if (status != DSE_OK) return status;
     if (options->chat_template) {
-        enum dse_status status = dse_template_parse(options->chat_template, strlen(options->chat_template),
-                                                    &dse_template_limits_default, &server->own_template, err);
+        status = dse_template_parse(options->chat_template, strlen(options->chat_template),
+                                    &dse_template_limits_default, &server->own_template, err);
         if (status != DSE_OK) return status;
     }
     server->model_names = dse_calloc(DSE_MEM_SERVER, (size_t)options->n_model_names + 1, sizeof *server->model_names);
@@ -384,6 +417,7 @@ static void server_free(struct dse_server *server)
     for (int i = 0; i < server->n_model_names; i++)
         dse_free(server->model_names[i]);
     dse_free(server->model_names);
+    dse_adapter_list_free(server->adapters);
     dse_template_free(server->own_template);
     dse_listener_deinit(&server->listener);
     pthread_cond_destroy(&server->idle);

@@ -47,6 +47,7 @@ struct dse_server_options {
     enum dse_server_ui ui;
     /* Folder for saved slots, made if missing and private to its user; NULL: none are saved. */
     const char *slot_save_path;
+    const char *lora_dir; /* folder that clients may load adapters from; NULL: they load none */
 };
 extern const struct dse_server_options dse_server_options_default;
 
@@ -58,6 +59,11 @@ int dse_server_port(const struct dse_server *server); /* 0 for a Unix socket */
 /* "http://127.0.0.1:8080" or "unix:/run/x.sock" */
 const char *dse_server_url(const struct dse_server *server);
 bool dse_server_shows_ui(const struct dse_server *server);
+
+/* An adapter of the engine's model, of which the server takes a reference: name as clients choose it, path as they
+ * see it, scale in requests that name no adapter. A name that is there or is no name is DSE_ERR_INVALID. */
+DSE_MUST_CHECK enum dse_status dse_server_add_adapter(struct dse_server *server, const char *name, const char *path,
+                                                      struct dse_adapter *adapter, float scale, struct dse_error *err);
 
 /* Once. */
 DSE_MUST_CHECK enum dse_status dse_server_set_engine(struct dse_server *server, struct dse_engine *engine,

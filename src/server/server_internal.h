@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "base/log.h"
+#include "server/adapters.h"
 #include "server/auth.h"
 #include "server/events.h"
 #include "server/http.h"
@@ -35,6 +36,7 @@ struct dse_served {
     struct dse_tokens thought_end; /* </think> as the model writes it */
     int n_vocab;
     int64_t context_length;
+    int adapter_rank;     /* that the engine has room for */
     size_t longest_token; /* bytes of text that one token can stand for at most */
     struct dse_chat_marks *marks;
     struct dse_grammar_cache *grammars; /* of earlier requests */
@@ -49,6 +51,7 @@ struct dse_server {
     char **model_names;
     int n_model_names;
     bool strict_model;
+    struct dse_adapter_list *adapters;
     enum dse_reasoning_format reasoning;
     int64_t thought_budget;            /* of requests that name none */
     struct dse_template *own_template; /* when the option overrides the model's */
@@ -93,8 +96,11 @@ DSE_MUST_CHECK enum dse_status dse_served_check_prompt(const struct dse_served *
                                                        struct dse_error *err);
 /* The name clients see first; never NULL. */
 const char *dse_server_model_name(const struct dse_server *server);
-/* The name to echo for a requested one (NULL: none given), or NULL when there is no such model here. */
+/* The name of the model itself to echo for a requested one (NULL: none given), or NULL when it has no such name here:
+ * then it may be an adapter's. */
 const char *dse_server_resolve_model(const struct dse_server *server, const char *requested);
+/* One of the names of the model itself, adapters not counted. */
+bool dse_server_is_base_model(const struct dse_server *server, const char *name);
 
 /* Handlers, one per route; they answer the exchange in every case. */
 typedef void dse_route_fn(struct dse_server *server, struct dse_http_exchange *x);
@@ -102,6 +108,7 @@ dse_route_fn dse_handle_chat, dse_handle_completions, dse_handle_models, dse_han
     dse_handle_detokenize, dse_handle_apply_template, dse_handle_health, dse_handle_ready, dse_handle_version,
     dse_handle_metrics, dse_handle_slots, dse_handle_slot_action, dse_handle_messages, dse_handle_messages_count,
     dse_handle_responses, dse_handle_responses_count, dse_handle_embeddings, dse_handle_infill, dse_handle_openapi,
-    dse_handle_steps, dse_handle_state, dse_handle_events, dse_handle_ui;
+    dse_handle_steps, dse_handle_state, dse_handle_events, dse_handle_ui, dse_handle_load_adapter,
+    dse_handle_unload_adapter, dse_handle_adapters, dse_handle_adapter_scales;
 
 #endif

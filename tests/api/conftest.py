@@ -250,6 +250,18 @@ def gguf_with(source, target, keys):
     return str(target)
 
 
+def write_adapter(folder, module, n_in, n_out):
+    """A LoRA adapter of rank 1 for one matrix, as PEFT writes it."""
+    folder.mkdir(parents=True)
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 1, "lora_alpha": 1}))
+    name, a = f"base_model.model.model.{module}.lora_", 4 * n_in
+    header = json.dumps({f"{name}A.weight": {"dtype": "F32", "shape": [1, n_in], "data_offsets": [0, a]},
+                         f"{name}B.weight": {"dtype": "F32", "shape": [n_out, 1], "data_offsets": [a, a + 4 * n_out]}})
+    values = [((i * 37) % 101 - 50) / 100 for i in range(n_in + n_out)]
+    data = struct.pack("<Q", len(header)) + header.encode() + struct.pack(f"<{len(values)}f", *values)
+    (folder / "adapter_model.safetensors").write_bytes(data)
+
+
 def servers_by_template(*arguments, built_in):
     """For a fixture: yields a function that gives the server of a chat template, by name, and of further arguments; each
     is started once, all must end well. built_in: names that the program itself has, also where a file is called so."""

@@ -143,7 +143,7 @@ def test_odd_numbers_are_taken_or_refused_by_name(server, field):
             refused(reply, 400, field)
 
 
-@pytest.mark.parametrize("field", ["n_keep", "n_probs", "n_discard", "cache_prompt", "lora", "mirostat"])
+@pytest.mark.parametrize("field", ["n_keep", "n_probs", "n_discard", "cache_prompt", "mirostat"])
 def test_fields_of_other_servers_do_no_harm(server, field):
     for number in NUMBERS:
         body = '{"messages":[{"role":"user","content":"hi"}],"max_tokens":0,"%s":%s}' % (field, number)

@@ -1,4 +1,5 @@
-/* An allocation that fails, each in turn, while a request is answered: the answer is whole, or it is told as an error. */
+/* An allocation that fails, each in turn, while a request is answered: the answer is whole, or it is told as an
+ * error. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -60,6 +61,8 @@ static const struct shape tool_use = {{"\"type\":\"error\"", "{\"error\":{\"mess
                                       "\"stop_reason\":\"tool_use\"",
                                       true};
 static const struct shape plain = {{"\"error\":{\"message\":", "\"type\":\"error\""}, {NULL}, ""};
+static const struct shape done = {{"{\"error\":{\"message\":"}, {NULL}, "successfully"};
+static const struct shape scales = {{"{\"error\":{\"message\":"}, {NULL}, "success"};
 /* Without memory even for that. */
 #define LAST_RESORT "\"message\":\"out of memory\""
 
@@ -74,12 +77,18 @@ static void open_server(const char *slot_folder)
     char path[1024];
     struct dse_error err = {0};
     struct dse_model_options model = {.n_threads = 1};
-    struct dse_engine_options engine = {
-        .max_concurrent = 4, .chunk_tokens = CHUNK_TOKENS, .prefix_caching = slot_folder != NULL};
+    char adapters[1024];
+    struct dse_engine_options engine = {.max_concurrent = 4,
+                                        .chunk_tokens = CHUNK_TOKENS,
+                                        .prefix_caching = slot_folder != NULL,
+                                        .adapter_rank = 8,
+                                        .adapter_bytes = 1 << 20};
     struct dse_server_options server = dse_server_options_default;
     server.port = 0;
     server.slot_save_path = slot_folder;
     server.chat_template = TEMPLATE;
+    snprintf(adapters, sizeof adapters, "%s/adapters/llama_linear", getenv("DSE_TEST_DATA"));
+    server.lora_dir = adapters;
     snprintf(path, sizeof path, "%s/reference/gguf/llama_linear.gguf", getenv("DSE_TEST_DATA"));
     if (dse_model_open(path, &model, &fixture.model, &err) != DSE_OK ||
         dse_engine_create(fixture.model, &engine, &fixture.engine, &err) != DSE_OK ||
@@ -340,6 +349,21 @@ static void what_observes_is_whole_or_told_as_an_error(void **state)
         every_allocation_fails_once(&plain, paths[i], NULL);
 }
 
+/* Whatever fails while one is loaded, the one that was there stays in use. */
+static void adapters_are_loaded_and_used_or_errors_are_told(void **state)
+{
+#define LOAD "{\"lora_name\":\"x\",\"lora_path\":\"%s\",\"load_inplace\":true}"
+    char body[128];
+    for (int i = 0; i < 2; i++) {
+        snprintf(body, sizeof body, LOAD, i == 0 ? "a" : "a.gguf");
+        every_allocation_fails_once(&done, "/v1/load_lora_adapter", body);
+    }
+    every_allocation_fails_once(&openai, "/v1/completions", "{\"prompt\":\"hello\",\"model\":\"x\"," LIMITS "}");
+    every_allocation_fails_once(&openai, "/v1/completions",
+                                "{\"prompt\":\"hello\",\"lora\":[{\"id\":0,\"scale\":0.5}]," LIMITS "}");
+    every_allocation_fails_once(&scales, "/lora-adapters", "[{\"id\":0,\"scale\":0.5}]");
+}
+
 static int count(const char *text, const char *what)
 {
     int n = 0;
@@ -384,6 +408,7 @@ int main(void)
         cmocka_unit_test(constrained_answers_are_whole_or_told_as_errors),
         cmocka_unit_test(text_work_is_whole_or_told_as_errors),
         cmocka_unit_test(what_observes_is_whole_or_told_as_an_error),
+        cmocka_unit_test(adapters_are_loaded_and_used_or_errors_are_told),
         cmocka_unit_test(a_stream_that_fails_computes_no_more_prompts),
         cmocka_unit_test_setup_teardown(actions_on_slots_are_done_or_told_as_errors, open_saving, close_saving),
     };

@@ -239,8 +239,8 @@ static void run_expanded(struct dse_device *device, const struct scene *scene, i
         .n_rows = end - begin, .positions = scene->positions + begin, .kv = scene->views + begin};
     float *q_latent = malloc((n * (size_t)s->q_rank + 1) * sizeof *q_latent), *q = malloc(n * q_floats * sizeof *q);
     float *ck = malloc(n * (size_t)(s->kv_rank + s->rope) * sizeof *ck);
-    ops->latent_qkv(device, &scene->config, &scene->layers[LAYER], scene->x + (size_t)begin * EMBD, (int)n, q_latent, q,
-                    ck);
+    ops->latent_qkv(device, &scene->config, &scene->layers[LAYER], NULL, scene->x + (size_t)begin * EMBD, (int)n,
+                    q_latent, q, ck);
     ops->latent_store(device, &scene->weights, LAYER, &scene->kv.layout, &rows, q, ck);
     ops->expanded_attention(device, &scene->weights, LAYER, &scene->kv.layout, &rows, q,
                             out + (size_t)begin * scene->out_floats);
@@ -249,7 +249,8 @@ static void run_expanded(struct dse_device *device, const struct scene *scene, i
     free(ck);
 }
 
-/* Rows [begin, end) from x to out, as the forward pass does it. choice: of all rows, filled where there is an indexer. */
+/* Rows [begin, end) from x to out, as the forward pass does it. choice: of all rows, filled where there is an
+ * indexer. */
 static void run(struct dse_device *device, const struct scene *scene, int begin, int end,
                 const struct dse_key_choice *choice, float *out)
 {
@@ -264,7 +265,7 @@ static void run(struct dse_device *device, const struct scene *scene, int begin,
     float *ck = malloc(n * (rank + (size_t)s->rope) * sizeof *ck);
     float *absorbed = malloc(n * heads * rank * sizeof *absorbed),
           *latents = malloc(n * heads * rank * sizeof *latents);
-    ops->latent_qkv(device, &scene->config, layer, scene->x + (size_t)begin * EMBD, (int)n, q_latent, q, ck);
+    ops->latent_qkv(device, &scene->config, layer, NULL, scene->x + (size_t)begin * EMBD, (int)n, q_latent, q, ck);
     ops->latent_store(device, &scene->weights, LAYER, &scene->kv.layout, &rows, q, ck);
     if (choice != NULL) {
         own = (struct dse_key_choice){choice->top_k, choice->keys + (size_t)begin * (size_t)choice->top_k};

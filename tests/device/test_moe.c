@@ -252,7 +252,7 @@ static void run(struct layer *l, const float *x, int n, float *y, struct routed 
     routed->routes = (struct dse_routes){l->config.moe.n_used, routed->experts, routed->weights};
     memcpy(y, x, sizeof(float) * (size_t)n * EMBD);
     l->device->ops->route(l->device, &l->config, &l->layer, x, n, &routed->routes);
-    l->device->ops->moe(l->device, &l->config, &l->layer, &routed->routes, n, y);
+    l->device->ops->moe(l->device, &l->config, &l->layer, NULL, &routed->routes, n, y);
 }
 
 static void experts_are_chosen_and_added_as_in_f64(void **state)

@@ -105,7 +105,7 @@ static void products_are_close_to_f64(void **state)
         for (int n = 1; n <= ROWS; n += 23) {
             int m = n - 1;
             double in[96], want[128], up[96];
-            ops->qkv(bench.device, config, layer, x, n, q, k, v);
+            ops->qkv(bench.device, config, layer, NULL, x, n, q, k, v);
             norm(x + m * 64, tensors->attn_norm, 64, in);
             multiply(tensors->q, tensors->q_bias, in, want);
             assert_close(q + m * 64, want, 64, types[t].tolerance, "q");
@@ -114,7 +114,7 @@ static void products_are_close_to_f64(void **state)
             multiply(tensors->v, tensors->v_bias, in, want);
             assert_close(v + m * 32, want, 32, types[t].tolerance, "v");
 
-            ops->ffn_up(bench.device, config, layer, x, n, h);
+            ops->ffn_up(bench.device, config, layer, NULL, x, n, h);
             norm(x + m * 64, tensors->ffn_norm, 64, in);
             multiply(tensors->gate, NULL, in, want);
             multiply(tensors->up, NULL, in, up);
@@ -123,7 +123,7 @@ static void products_are_close_to_f64(void **state)
             assert_close(h + m * 96, want, 96, 3 * types[t].tolerance, "h");
 
             memcpy(y, x, sizeof y);
-            ops->project_add(bench.device, &layer->down, h, n, y);
+            ops->project_add(bench.device, &layer->down, NULL, DSE_SITE_DOWN, h, n, y);
             for (int i = 0; i < 96; i++)
                 in[i] = (double)h[m * 96 + i];
             multiply(tensors->down, NULL, in, want);
@@ -224,10 +224,10 @@ static void pass(struct bench *bench, const float *x, int n, float *out)
     static int32_t index[ROWS];
     float *y = out, *logits = out + n * 64;
     memcpy(y, x, (size_t)n * 64 * sizeof *x);
-    ops->qkv(bench->device, config, layer, y, n, q, k, v);
-    ops->project_add(bench->device, &layer->o, q, n, y);
-    ops->ffn_up(bench->device, config, layer, y, n, h);
-    ops->project_add(bench->device, &layer->down, h, n, y);
+    ops->qkv(bench->device, config, layer, NULL, y, n, q, k, v);
+    ops->project_add(bench->device, &layer->o, NULL, DSE_SITE_O, q, n, y);
+    ops->ffn_up(bench->device, config, layer, NULL, y, n, h);
+    ops->project_add(bench->device, &layer->down, NULL, DSE_SITE_DOWN, h, n, y);
     for (int m = 0; m < n; m++) {
         index[m] = n - 1 - m;
         memcpy(q + m * 64, y + m * 64, 64 * sizeof *y);

@@ -33,6 +33,23 @@ struct dse_model *open_reference(const char *path, enum dse_compute compute, int
     return model;
 }
 
+const char *adapter_path(const char *path)
+{
+    static char full[1024];
+    const char *data = getenv("DSE_TEST_DATA");
+    (void)snprintf(full, sizeof full, "%s/adapters/%s", data != NULL ? data : "tests/data", path);
+    return full;
+}
+
+struct dse_adapter *open_adapter(struct dse_model *model, const char *path)
+{
+    struct dse_adapter *adapter = NULL;
+    struct dse_error error = {0};
+    if (dse_adapter_open(model, adapter_path(path), &adapter, &error) != DSE_OK)
+        fail_msg("%s: %s", path, error.message);
+    return adapter;
+}
+
 struct dse_engine *create_engine(struct dse_model *model, struct dse_engine_options options)
 {
     struct dse_engine *engine = NULL;

@@ -40,6 +40,9 @@ struct run {
 /* path below the folder of reference models, e.g. "llama_linear" */
 struct dse_model *open_reference(const char *path, enum dse_compute compute, int n_threads);
 const char *reference_path(const char *path); /* static buffer */
+/* The same of tests/data/adapters, "llama_linear/a". */
+const char *adapter_path(const char *path);
+struct dse_adapter *open_adapter(struct dse_model *model, const char *path);
 struct dse_engine *create_engine(struct dse_model *model, struct dse_engine_options options);
 
 struct run *run_create(void);

@@ -1,4 +1,5 @@
-/* Every allocation fails in turn: opening, creating and submitting end with an error, leak nothing and can be repeated. */
+/* Every allocation fails in turn: opening, creating and submitting end with an error, leak nothing and can be
+ * repeated. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -115,7 +116,7 @@ static void engine_create_survives_every_failing_allocation(void **state)
 {
     (void)state;
     struct dse_model *model = open_reference("llama_linear", DSE_COMPUTE_AUTO, 1);
-    struct dse_engine_options options = {.context_length = 128, .chunk_tokens = 16};
+    struct dse_engine_options options = {.context_length = 128, .chunk_tokens = 16, .adapter_rank = 8};
     dse_engine_free(create_engine(model, options)); /* the device keeps its scratch from here on */
     for (long n = 1; n < MAX_ALLOCATIONS; n++) {
         struct dse_engine *engine = NULL;
@@ -181,6 +182,43 @@ static void eval_survives_every_failing_allocation(void **state)
     dse_model_unref(model);
 }
 
+/* Opening, and then a request with it: nothing is taken that is not given back. */
+static void adapters_survive_every_failing_allocation(void **state)
+{
+    static const char *const paths[] = {"llama_linear/a", "llama_linear/a.gguf", "qwen2_bias/a"};
+    (void)state;
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        struct dse_model *model = open_reference(i < 2 ? "llama_linear" : "qwen2_bias", DSE_COMPUTE_AUTO, 1);
+        struct dse_adapter *adapter = NULL;
+        struct dse_error error = {0};
+        const size_t before = live_bytes();
+        enum dse_status status = DSE_ERR_NO_MEMORY;
+        for (long n = 1; n < MAX_ALLOCATIONS && status != DSE_OK; n++) {
+            dse_alloc_fail_after(n);
+            status = dse_adapter_open(model, adapter_path(paths[i]), &adapter, &error);
+            dse_alloc_fail_after(0);
+            if (status != DSE_OK) {
+                if (status != DSE_ERR_NO_MEMORY) fail_msg("allocation %ld: %s", n, error.message);
+                assert_null(adapter);
+                assert_int_equal(live_bytes(), before);
+            }
+            assert_true(status != DSE_OK || n > 20);
+        }
+        assert_int_equal(status, DSE_OK);
+        struct dse_engine *engine = create_engine(
+            model, (struct dse_engine_options){.context_length = 128, .adapter_rank = 8});
+        struct dse_request request = full_request();
+        struct dse_adapter_use use = {adapter, 1};
+        request.adapters = &use;
+        request.n_adapters = 1;
+        check_submit_with_failing_allocations(engine, request);
+        wait_until_empty();
+        dse_engine_free(engine);
+        dse_adapter_unref(adapter);
+        dse_model_unref(model);
+    }
+}
+
 int main(void)
 {
     fill_prompt(prompt, 64, 512, 8);
@@ -189,6 +227,7 @@ int main(void)
         cmocka_unit_test(submit_with_a_grammar_survives_every_failing_allocation),
         cmocka_unit_test(engine_create_survives_every_failing_allocation),
         cmocka_unit_test(model_open_survives_every_failing_allocation),
+        cmocka_unit_test(adapters_survive_every_failing_allocation),
         cmocka_unit_test(eval_survives_every_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -193,9 +193,12 @@ static struct dse_request request_of(int n_prompt, int max_tokens)
     return request;
 }
 
-static const struct dse_engine_options on_disk = {
-    .context_length = 256, .prefix_caching = true, .prefix_cache_disk = folder};
-static const struct dse_engine_options without = {.context_length = 256};
+static const struct dse_engine_options on_disk = {.context_length = 256,
+                                                  .prefix_caching = true,
+                                                  .adapter_rank = 8,
+                                                  .adapter_bytes = 1 << 20,
+                                                  .prefix_cache_disk = folder};
+static const struct dse_engine_options without = {.context_length = 256, .adapter_rank = 8, .adapter_bytes = 1 << 20};
 
 static int count_files(const char *ending)
 {
@@ -262,8 +265,17 @@ static void prefix_disk_keeps_salts_and_kv_types_apart(void **state)
     assert_int_equal(cached_by(model, on_disk, request), 0);
     assert_int_equal(cached_by(model, on_disk, request), 96);
     assert_int_equal(cached_by(small, on_disk, request), 0);
-    request.adapter_identity = 4;
+    struct dse_adapter_use use = {open_adapter(model, "deepseek_v2/a"), 1};
+    request.adapters = &use;
+    request.n_adapters = 1;
     assert_int_equal(cached_by(model, on_disk, request), 0);
+    assert_int_equal(cached_by(model, on_disk, request), 96);
+    dse_adapter_unref(use.adapter);
+    use.adapter = open_adapter(model, "deepseek_v2/a"); /* loaded again: the same content */
+    assert_int_equal(cached_by(model, on_disk, request), 96);
+    use.scale = 0.5f;
+    assert_int_equal(cached_by(model, on_disk, request), 0);
+    dse_adapter_unref(use.adapter);
     dse_model_unref(model);
     dse_model_unref(small);
 }
@@ -465,7 +477,8 @@ static struct dse_engine *small_engine_that_finds_in_files(struct dse_model *mod
     return create_engine(model, options);
 }
 
-/* What is being read for a client that left holds memory for a moment: who comes next waits for it, and is not refused. */
+/* What is being read for a client that left holds memory for a moment: who comes next waits for it, and is not
+ * refused. */
 static void prefix_disk_reads_for_a_client_that_left_disturb_nobody(void **state)
 {
     (void)state;

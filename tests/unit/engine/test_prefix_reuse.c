@@ -29,8 +29,9 @@ static struct dse_request request_of(int n_prompt, int max_tokens)
     return request;
 }
 
-static const struct dse_engine_options cached = {.context_length = 256, .prefix_caching = true};
-static const struct dse_engine_options uncached = {.context_length = 256};
+static const struct dse_engine_options cached = {
+    .context_length = 256, .prefix_caching = true, .adapter_rank = 8, .adapter_bytes = 1 << 20};
+static const struct dse_engine_options uncached = {.context_length = 256, .adapter_rank = 8, .adapter_bytes = 1 << 20};
 
 static int n_cached(const struct run *run)
 {
@@ -146,11 +147,14 @@ static void different_salts_and_adapters_never_share(void **state)
     same_result(pair->with, pair->without, request, 96);
     request.cache_salt = "two";
     same_result(pair->with, pair->without, request, 0);
-    request.adapter_identity = 1;
+    struct dse_adapter_use use = {open_adapter(pair->model, "llama_linear/b"), 1};
+    request.adapters = &use;
+    request.n_adapters = 1;
     same_result(pair->with, pair->without, request, 0);
     same_result(pair->with, pair->without, request, 96);
-    request.adapter_identity = 0;
+    request.n_adapters = 0;
     same_result(pair->with, pair->without, request, 96);
+    dse_adapter_unref(use.adapter);
 }
 
 static uint64_t constant_hash(const struct dse_prefix_chain *chain, const int32_t *tokens)
