@@ -173,6 +173,7 @@ struct dse_event {
     int n_cached;                        /* PROGRESS: of n_processed, so many came from the prefix cache */
     const float *hidden;                 /* HIDDEN_STATE: f32 [n_embd] after the last norm; borrowed during the call */
     enum dse_finish finish;              /* FINISH */
+    uint64_t adapter_identity;           /* FINISH: of what besides tokens and salt its keys and values depend on */
     struct dse_timings timings;          /* FINISH */
     const struct dse_error *error;       /* FINISH with DSE_FINISH_ERROR */
 };

@@ -102,7 +102,6 @@ struct dse_generation {
     bool starts_in_reasoning;
     enum dse_tool_format tools; /* DSE_TOOLS_NONE: the request has none, or the model no format */
     struct dse_caller caller;
-    uint64_t adapter_identity; /* of the requests in the engine */
     char id[48], model[256];
     char *echo;   /* owned: fields of the request that the answer repeats, as JSON; or NULL */
     int n_events; /* told in a stream of events; engine thread */

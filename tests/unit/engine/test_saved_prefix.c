@@ -776,6 +776,32 @@ static void forgetting_spares_what_others_stand_on_or_use(void **state)
     close_one(&one);
 }
 
+static void adapters_are_apart_and_their_identity_comes_with_the_file(void **state)
+{
+    (void)state;
+    struct one one = open_one(24);
+    struct dse_request request = request_of(100, 2);
+    struct dse_saved_prefix prefix = prefix_of(100), any = prefix_of(0);
+    struct dse_restored_prefix restored;
+    struct dse_error error;
+    int n = 0;
+    uint64_t bytes;
+    request.adapter_identity = 7;
+    struct run *run = run_request(one.engine, request);
+    prefix.adapter_identity = run->adapter_identity;
+    run_free(run);
+    assert_int_equal(dse_engine_save_prefix(one.engine, &prefix, folder, "x", NULL, NULL, &n, &bytes, &error), DSE_OK);
+    assert_int_equal(n, 96);
+    assert_int_equal(dse_engine_forget_prefix(one.engine, &prefix, &n, &error), DSE_OK);
+    assert_int_equal(n, 96);
+    assert_int_equal(dse_engine_restore_prefix(one.engine, &any, folder, "x", NULL, NULL, &restored, &error), DSE_OK);
+    assert_int_equal(restored.adapter_identity, 7);
+    dse_free(restored.tokens);
+    assert_int_equal(cached_by(one.engine, request_of(100, 2)), 0); /* without it */
+    assert_int_equal(cached_by(one.engine, request), 96);
+    close_one(&one);
+}
+
 static void bound_on_what_stays_is_told_by_what_was_restored(void **state)
 {
     (void)state;
@@ -856,6 +882,7 @@ int main(void)
         CASE(transfer_that_is_stopped_leaves_all_as_it_was),
         CASE(engine_that_ends_waits_for_the_transfer),
         CASE(forgetting_spares_what_others_stand_on_or_use),
+        CASE(adapters_are_apart_and_their_identity_comes_with_the_file),
         CASE(bound_on_what_stays_is_told_by_what_was_restored),
         CASE(transfers_survive_every_failing_allocation),
     };
