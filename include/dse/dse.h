@@ -130,9 +130,6 @@ struct dse_adapter_use {
     struct dse_adapter *adapter;
     float scale; /* on top of the adapter's own (alpha and rank); 1: as it was trained; 0: as if it were not there */
 };
-/* Of what they hold and their scales together, whatever the order: the same for requests whose keys and values are. 0:
- * they come to nothing. */
-uint64_t dse_adapters_identity(const struct dse_adapter_use *uses, int count);
 
 /* ---- request ----------------------------------------------------------------------------------------------- */
 
@@ -207,6 +204,7 @@ struct dse_event {
     int n_cached;                        /* PROGRESS: of n_processed, so many came from the prefix cache */
     const float *hidden;                 /* HIDDEN_STATE: f32 [n_embd] after the last norm; borrowed during the call */
     enum dse_finish finish;              /* FINISH */
+    uint64_t adapter_identity;           /* FINISH: of what besides tokens and salt its keys and values depend on */
     struct dse_timings timings;          /* FINISH */
     const struct dse_error *error;       /* FINISH with DSE_FINISH_ERROR */
 };

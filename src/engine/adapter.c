@@ -223,17 +223,6 @@ void dse_adapter_set_deinit(struct dse_adapter_set *set)
     *set = (struct dse_adapter_set){0};
 }
 
-uint64_t dse_adapters_identity(const struct dse_adapter_use *uses, int count)
-{
-    struct dse_adapter_set set = {0};
-    for (int i = 0; i < count && i < DSE_MAX_ADAPTERS; i++)
-        insert(&set, uses[i].adapter, uses[i].scale);
-    drop_zeros(&set);
-    const uint64_t identity = dse_adapter_set_identity(&set);
-    dse_adapter_set_deinit(&set);
-    return identity;
-}
-
 uint64_t dse_adapter_set_identity(const struct dse_adapter_set *set)
 {
     uint8_t text[DSE_MAX_ADAPTERS * (DIGEST_BYTES + sizeof(float))], digest[DIGEST_BYTES];

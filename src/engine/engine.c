@@ -431,9 +431,7 @@ enum dse_status dse_engine_submit(struct dse_engine *engine, const struct dse_re
         if (status != DSE_ERR_INVALID) dse_counter_add(DSE_COUNTER_REQUESTS_REJECTED, 1);
         return status;
     }
-    const struct dse_prefix_scope scope = dse_prefix_scope_of(engine->model_identity, request->cache_salt,
-                                                              request->cache_salt_bytes,
-                                                              dse_adapter_set_identity(&task->adapters));
+    const struct dse_prefix_scope scope = dse_prefix_scope_of(engine->model_identity, request, &task->adapters);
     dse_task_set_scope(task, &scope);
     task->submitted_ns = dse_clock_ns();
     uint64_t number = post(engine, task);

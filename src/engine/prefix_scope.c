@@ -46,14 +46,19 @@ void dse_prefix_model(const struct dse_model *model, uint64_t identity[2])
     add(identity, layout->block_bytes);
 }
 
-struct dse_prefix_scope dse_prefix_scope_of(const uint64_t model[2], const void *salt, size_t salt_bytes,
-                                            uint64_t adapters)
+void dse_prefix_salt(const void *cache_salt, size_t bytes, uint64_t salt[2])
 {
-    struct dse_prefix_scope scope = {.model = {model[0], model[1]}, .adapter = adapters};
-    if (salt_bytes > 0) {
-        uint8_t digest[32];
-        dse_sha256(salt, salt_bytes, digest);
-        memcpy(scope.salt, digest, sizeof scope.salt);
-    }
+    uint8_t digest[32];
+    salt[0] = salt[1] = 0;
+    if (bytes == 0) return;
+    dse_sha256(cache_salt, bytes, digest);
+    memcpy(salt, digest, 2 * sizeof *salt);
+}
+
+struct dse_prefix_scope dse_prefix_scope_of(const uint64_t model[2], const struct dse_request *request,
+                                            const struct dse_adapter_set *adapters)
+{
+    struct dse_prefix_scope scope = {.model = {model[0], model[1]}, .adapter = dse_adapter_set_identity(adapters)};
+    dse_prefix_salt(request->cache_salt, request->cache_salt_bytes, scope.salt);
     return scope;
 }

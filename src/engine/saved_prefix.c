@@ -170,8 +170,10 @@ static void end(struct dse_engine *engine)
 
 static struct dse_prefix_scope scope_of(const struct dse_engine *engine, const struct dse_saved_prefix *prefix)
 {
-    return dse_prefix_scope_of(engine->model_identity, prefix->cache_salt, prefix->cache_salt_bytes,
-                               prefix->adapter_identity);
+    const uint64_t *model = engine->model_identity;
+    struct dse_prefix_scope scope = {.model = {model[0], model[1]}, .adapter = prefix->adapter_identity};
+    dse_prefix_salt(prefix->cache_salt, prefix->cache_salt_bytes, scope.salt);
+    return scope;
 }
 
 static enum dse_status transfer_init(struct dse_transfer *t, const struct dse_prefix_scope *scope,

@@ -19,7 +19,7 @@ struct dse_saved_prefix {
     int n_tokens;
     const void *cache_salt; /* as in struct dse_request */
     size_t cache_salt_bytes;
-    uint64_t adapter_identity;
+    uint64_t adapter_identity; /* as a FINISH event told it */
 };
 
 /* folder: of dse_saved_folder_open. stop: see there; NULL: never. *n_tokens and *bytes: what was written. Nothing of it

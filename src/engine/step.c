@@ -82,6 +82,7 @@ void dse_engine_finish(struct dse_engine *engine, struct dse_sequence *sequence,
     struct dse_event event = {.kind = DSE_EVENT_FINISH,
                               .choice = sequence->choice,
                               .finish = finish,
+                              .adapter_identity = sequence->kv.chain.scope.adapter,
                               .n_prompt = task->n_prompt,
                               .timings = timings_of(sequence, now),
                               .error = finish == DSE_FINISH_ERROR ? error : NULL};

@@ -238,12 +238,12 @@ static void on_prompt_logprob(struct dse_gen_prompt *p, const struct dse_event *
 }
 
 /* The prompt and as much of the answer as there is: all of it that was computed is in the prefix cache. */
-static void fill_slot(const struct dse_choice *c)
+static void fill_slot(const struct dse_choice *c, const struct dse_event *event)
 {
     const struct dse_generation *g = c->generation;
     const struct dse_tokens *prompt = &c->prompt->tokens;
     struct dse_slot_tokens held = {.n_tokens = prompt->count + c->tokens.count,
-                                   .adapter_identity = g->adapter_identity};
+                                   .adapter_identity = event->adapter_identity};
     held.tokens = dse_calloc(DSE_MEM_SERVER, held.n_tokens, sizeof *held.tokens);
     if (!held.tokens) return; /* it holds what it held before */
     memcpy(held.tokens, prompt->ids, prompt->count * sizeof *held.tokens);
@@ -274,7 +274,7 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
         start_choice(c);
         pass_on(c);
     }
-    if (g->params.id_slot >= 0 && event->finish != DSE_FINISH_ERROR) fill_slot(c);
+    if (g->params.id_slot >= 0 && event->finish != DSE_FINISH_ERROR) fill_slot(c, event);
     c->finished = true;
     g->n_finished++;
     if (g->params.stream) dse_stream_finish(c);

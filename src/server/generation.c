@@ -266,7 +266,6 @@ static enum dse_status submit_one(struct dse_generation *g, struct dse_gen_promp
     if (g->grammar && g->starts_in_reasoning)
         request.grammar_after_token = dse_tokenizer_find_added(g->served->tokenizer, "</think>");
     if (g->params.thought_budget == 0 && g->starts_in_reasoning) request.forced = dse_thought_end(g->served);
-    g->adapter_identity = dse_adapters_identity(g->adapters, g->n_adapters);
     request.on_event = dse_choice_on_event;
     request.user = p;
     return dse_engine_submit(g->served->engine, &request, id, err);

@@ -102,7 +102,6 @@ struct dse_generation {
     bool starts_in_reasoning;
     enum dse_tool_format tools; /* DSE_TOOLS_NONE: the request has none, or the model no format */
     struct dse_caller caller;
-    uint64_t adapter_identity;                         /* of the requests in the engine */
     struct dse_adapter_use adapters[DSE_MAX_ADAPTERS]; /* a reference each */
     int n_adapters;
     char id[48], model[256];

@@ -101,6 +101,7 @@ static bool record(struct run *run, const struct dse_event *e)
     case DSE_EVENT_FINISH:
         run->choice[e->choice].finish = e->finish;
         run->choice[e->choice].timings = e->timings;
+        run->adapter_identity = e->adapter_identity;
         run->choice[e->choice].n_finish_events++;
         if (e->error != NULL) run->error = *e->error;
         run->n_finished++;

@@ -27,6 +27,7 @@ struct run {
         struct dse_timings timings;
     } choice[DSE_MAX_CHOICES];
     struct dse_error error;
+    uint64_t adapter_identity; /* as FINISH told it */
     int n_events, n_progress, n_processed;
     int n_prompt_logprobs, n_hidden;
     int32_t prompt_tokens[RUN_MAX_TOKENS];

@@ -465,6 +465,8 @@ static struct one open_one(int pool_blocks)
     struct one one = {.model = open_reference("llama_linear", DSE_COMPUTE_AUTO, 1)};
     struct dse_engine_options options = cached;
     options.kv_bytes = (uint64_t)pool_blocks * one.model->kv_layout.block_bytes;
+    options.adapter_rank = 8;
+    options.adapter_bytes = 1 << 20;
     one.engine = create_engine(one.model, options);
     return one;
 }
@@ -776,6 +778,36 @@ static void forgetting_spares_what_others_stand_on_or_use(void **state)
     close_one(&one);
 }
 
+static void adapters_are_apart_and_their_identity_comes_with_the_file(void **state)
+{
+    (void)state;
+    struct one one = open_one(24);
+    struct dse_request request = request_of(100, 2);
+    struct dse_saved_prefix prefix = prefix_of(100), any = prefix_of(0);
+    struct dse_restored_prefix restored;
+    struct dse_error error;
+    int n = 0;
+    uint64_t bytes;
+    const struct dse_adapter_use use = {open_adapter(one.model, "llama_linear/a"), 0.5f};
+    request.adapters = &use;
+    request.n_adapters = 1;
+    struct run *run = run_request(one.engine, request);
+    assert_int_not_equal(run->adapter_identity, 0);
+    prefix.adapter_identity = run->adapter_identity;
+    run_free(run);
+    assert_int_equal(dse_engine_save_prefix(one.engine, &prefix, folder, "x", NULL, NULL, &n, &bytes, &error), DSE_OK);
+    assert_int_equal(n, 96);
+    assert_int_equal(dse_engine_forget_prefix(one.engine, &prefix, &n, &error), DSE_OK);
+    assert_int_equal(n, 96);
+    assert_int_equal(dse_engine_restore_prefix(one.engine, &any, folder, "x", NULL, NULL, &restored, &error), DSE_OK);
+    assert_int_equal(restored.adapter_identity, prefix.adapter_identity);
+    dse_free(restored.tokens);
+    assert_int_equal(cached_by(one.engine, request_of(100, 2)), 0); /* without it */
+    assert_int_equal(cached_by(one.engine, request), 96);
+    dse_adapter_unref(use.adapter);
+    close_one(&one);
+}
+
 static void bound_on_what_stays_is_told_by_what_was_restored(void **state)
 {
     (void)state;
@@ -856,6 +888,7 @@ int main(void)
         CASE(transfer_that_is_stopped_leaves_all_as_it_was),
         CASE(engine_that_ends_waits_for_the_transfer),
         CASE(forgetting_spares_what_others_stand_on_or_use),
+        CASE(adapters_are_apart_and_their_identity_comes_with_the_file),
         CASE(bound_on_what_stays_is_told_by_what_was_restored),
         CASE(transfers_survive_every_failing_allocation),
     };
