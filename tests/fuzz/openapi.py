@@ -15,7 +15,7 @@ import sockets
 
 # /api/edge/events never ends, and a client that waits for its end would wait for ever.
 COMMAND = ["run", "--exclude-path", "/api/edge/events", "--checks", "not_a_server_error", "--request-timeout", "60",
-           "--no-color", "--continue-on-failure", "--workers", "4"]
+           "--no-color", "--continue-on-failure"]
 
 
 def start_server(folder):
