@@ -152,6 +152,8 @@ static enum dse_status server_options(const struct dse_options *options, struct 
     server->uds = dse_opt_text(options, DSE_OPT_UDS);
     server->insecure = dse_opt_flag(options, DSE_OPT_INSECURE);
     server->lora_dir = dse_opt_text(options, DSE_OPT_LORA_DIR);
+    if (server->lora_dir == NULL && options->values[DSE_OPT_LORA_MEMORY].given)
+        return dse_fail(err, DSE_ERR_INVALID, "--lora-memory does nothing without --lora-dir");
     /* Where names choose adapters, one that is gone must not be answered by the model without it. */
     const bool by_name = server->lora_dir != NULL || options->values[DSE_OPT_LORA_MODULES].count > 0;
     server->strict_model = options->values[DSE_OPT_ANY_MODEL].given || !by_name
@@ -347,6 +349,9 @@ enum dse_status dse_verb_serve(const struct dse_options *options, struct dse_err
     dse_free(path);
     if (status == DSE_OK) status = server_options(options, &texts, &server_opts, err);
     if (status == DSE_OK) status = dse_cli_adapters_parse(options, &adapters, err);
+    if (status == DSE_OK && options->values[DSE_OPT_MAX_LORA_RANK].given && adapters.count == 0 &&
+        server_opts.lora_dir == NULL)
+        status = dse_fail(err, DSE_ERR_INVALID, "--max-lora-rank does nothing without adapters and without --lora-dir");
     if (status == DSE_OK && block_signals(&signals) != 0)
         status = dse_fail(err, DSE_ERR_INTERNAL, "cannot block signals");
     if (status == DSE_OK) status = dse_server_start(&server_opts, &server, err);

@@ -9,6 +9,7 @@ static const struct dse_device_ops cpu_ops = {
     .load = dse_cpu_load,
     .keep = dse_cpu_keep,
     .unload = dse_cpu_unload,
+    .adapter_bytes = dse_cpu_adapter_bytes,
     .load_adapter = dse_cpu_load_adapter,
     .unload_adapter = dse_cpu_unload_adapter,
     .scratch_bytes = dse_cpu_scratch_bytes,

@@ -118,9 +118,11 @@ bool dse_cpu_keep(struct dse_device *device, const struct dse_device_weights *we
 void dse_cpu_unload(struct dse_device *device, struct dse_device_weights *weights);
 
 /* cpu_adapter.c */
+uint64_t dse_cpu_adapter_bytes(const struct dse_device *device, const struct dse_config *config,
+                               const struct dse_adapter_file *file);
 enum dse_status dse_cpu_load_adapter(struct dse_device *device, const struct dse_config *config,
-                                     const struct dse_adapter_file *file, uint64_t max_bytes,
-                                     struct dse_device_adapter *out, struct dse_error *err);
+                                     const struct dse_adapter_file *file, struct dse_device_adapter *out,
+                                     struct dse_error *err);
 void dse_cpu_unload_adapter(struct dse_device *device, struct dse_device_adapter *adapter);
 
 /* cpu_scratch.c */

@@ -2,8 +2,6 @@
  * stays so, everything else becomes f32; either way the products are f32. Called through the op table by
  * engine/adapter.c, never while an op runs.
  */
-#include <stdio.h>
-
 #include "base/alloc.h"
 #include "base/checked.h"
 #include "device/cpu.h"
@@ -45,33 +43,44 @@ static void pack(const struct dse_adapter_module *module, const struct dse_tenso
     *at += bytes;
 }
 
-enum dse_status dse_cpu_load_adapter(struct dse_device *device, const struct dse_config *config,
-                                     const struct dse_adapter_file *file, uint64_t max_bytes,
-                                     struct dse_device_adapter *out, struct dse_error *err)
+/* Of the factors alone; false on overflow. */
+static bool packed_bytes(const struct dse_adapter_file *file, size_t *bytes)
 {
-    const size_t n_sites = (size_t)config->n_layers * DSE_SITE_COUNT, table_bytes = n_sites * sizeof *out->sites;
-    size_t packed = 0;
-    (void)device;
-    *out = (struct dse_device_adapter){0};
+    *bytes = 0;
     for (size_t i = 0; i < file->n_modules; i++)
-        if (!count(file->modules[i].a, &packed) || !count(file->modules[i].b, &packed))
-            return dse_fail(err, DSE_ERR_NO_MEMORY, "the adapter overflows the address space");
-    const uint64_t bytes = (uint64_t)packed + table_bytes;
-    if (bytes > max_bytes) {
-        const double mib = 1024.0 * 1024.0;
-        (void)dse_fail(err, DSE_ERR_NO_MEMORY, "the adapter needs %.1f MiB, %.1f MiB are left for adapters",
-                       (double)bytes / mib, (double)max_bytes / mib);
-        if (err != NULL) {
-            err->need = (int64_t)bytes;
-            err->have = (int64_t)max_bytes;
-        }
-        return DSE_ERR_NO_MEMORY;
-    }
+        if (!count(file->modules[i].a, bytes) || !count(file->modules[i].b, bytes)) return false;
+    return true;
+}
+
+static size_t site_count(const struct dse_config *config)
+{
+    return (size_t)config->n_layers * DSE_SITE_COUNT;
+}
+
+uint64_t dse_cpu_adapter_bytes(const struct dse_device *device, const struct dse_config *config,
+                               const struct dse_adapter_file *file)
+{
+    size_t bytes;
+    (void)device;
+    if (!packed_bytes(file, &bytes) || !dse_add_size(bytes, site_count(config) * sizeof(struct dse_low_rank), &bytes))
+        return UINT64_MAX;
+    return bytes;
+}
+
+enum dse_status dse_cpu_load_adapter(struct dse_device *device, const struct dse_config *config,
+                                     const struct dse_adapter_file *file, struct dse_device_adapter *out,
+                                     struct dse_error *err)
+{
+    const size_t n_sites = site_count(config);
+    size_t packed;
+    *out = (struct dse_device_adapter){0};
+    if (!packed_bytes(file, &packed))
+        return dse_fail(err, DSE_ERR_NO_MEMORY, "the adapter overflows the address space");
     out->sites = dse_calloc(DSE_MEM_MODEL, n_sites, sizeof *out->sites);
     out->storage = dse_alloc_pages(DSE_MEM_MODEL, packed);
     if (out->sites == NULL || out->storage == NULL) {
         dse_cpu_unload_adapter(device, out);
-        return dse_fail_memory(err, bytes, "an adapter");
+        return dse_fail_memory(err, packed, "an adapter");
     }
     uint8_t *at = out->storage;
     for (size_t i = 0; i < file->n_modules; i++) {
@@ -81,7 +90,7 @@ enum dse_status dse_cpu_load_adapter(struct dse_device *device, const struct dse
         pack(module, module->a, &at, &site->a);
         pack(module, module->b, &at, &site->b);
     }
-    out->bytes = bytes;
+    out->bytes = packed + n_sites * sizeof *out->sites;
     return DSE_OK;
 }
 

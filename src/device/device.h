@@ -154,10 +154,13 @@ struct dse_device_ops {
     bool (*keep)(struct dse_device *device, const struct dse_device_weights *weights);
     void (*unload)(struct dse_device *device, struct dse_device_weights *weights);
 
-    /* Packs an adapter for a model of this configuration. More than max_bytes: DSE_ERR_NO_MEMORY with need and have. */
+    /* Memory that an adapter will take; UINT64_MAX if that overflows. */
+    uint64_t (*adapter_bytes)(const struct dse_device *device, const struct dse_config *config,
+                              const struct dse_adapter_file *file);
+    /* Packs an adapter for a model of this configuration. */
     enum dse_status (*load_adapter)(struct dse_device *device, const struct dse_config *config,
-                                    const struct dse_adapter_file *file, uint64_t max_bytes,
-                                    struct dse_device_adapter *out, struct dse_error *err);
+                                    const struct dse_adapter_file *file, struct dse_device_adapter *out,
+                                    struct dse_error *err);
     void (*unload_adapter)(struct dse_device *device, struct dse_device_adapter *adapter);
 
     /* Scratch bytes that the ops below need for at most max_rows rows; taken once with reserve. */

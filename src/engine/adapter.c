@@ -50,20 +50,6 @@ static enum dse_status digest_adapter(struct dse_adapter *adapter, const struct 
     return DSE_OK;
 }
 
-/* The file is in memory while it is packed. */
-static enum dse_status check_memory(const char *path, uint64_t available, uint64_t bytes, struct dse_error *err)
-{
-    const double mib = 1024.0 * 1024.0;
-    if (bytes <= available) return DSE_OK;
-    (void)dse_fail_at(err, DSE_ERR_NO_MEMORY, path, -1, "%s needs %.1f MiB, %.1f MiB are available", path,
-                      (double)bytes / mib, (double)available / mib);
-    if (err != NULL) {
-        err->need = (int64_t)bytes;
-        err->have = (int64_t)available;
-    }
-    return DSE_ERR_NO_MEMORY;
-}
-
 static uint64_t file_bytes(const struct dse_adapter_file *file)
 {
     uint64_t bytes = 0;
@@ -72,23 +58,52 @@ static uint64_t file_bytes(const struct dse_adapter_file *file)
     return bytes;
 }
 
+static enum dse_status too_large(const char *path, uint64_t need, uint64_t have, const char *whose,
+                                 struct dse_error *err)
+{
+    const double mib = 1024.0 * 1024.0;
+    (void)dse_fail_at(err, DSE_ERR_NO_MEMORY, path, -1, "%s needs %.2f MiB, %.2f MiB are left %s", path,
+                      (double)need / mib, (double)have / mib, whose);
+    if (err != NULL) {
+        err->need = (int64_t)need;
+        err->have = (int64_t)have;
+    }
+    return DSE_ERR_NO_MEMORY;
+}
+
+/* Takes bytes of the model's allowance, for as long as a few loads and stores: requests that end give theirs back on the
+ * engine's thread. */
+static enum dse_status take(struct dse_model *model, uint64_t bytes, const char *path, struct dse_error *err)
+{
+    pthread_mutex_lock(&model->adapter_lock);
+    const uint64_t left = model->adapter_limit - model->adapter_bytes;
+    if (bytes <= left) model->adapter_bytes += bytes;
+    dse_gauge_set(DSE_GAUGE_ADAPTER_BYTES, (int64_t)model->adapter_bytes);
+    pthread_mutex_unlock(&model->adapter_lock);
+    return bytes <= left ? DSE_OK : too_large(path, bytes, left, "for adapters", err);
+}
+
+static void give_back(struct dse_model *model, uint64_t bytes)
+{
+    pthread_mutex_lock(&model->adapter_lock);
+    model->adapter_bytes -= bytes;
+    dse_gauge_set(DSE_GAUGE_ADAPTER_BYTES, (int64_t)model->adapter_bytes);
+    pthread_mutex_unlock(&model->adapter_lock);
+}
+
 /* Within the model's allowance, and what the system has left beside the copy of the file. */
 static enum dse_status load(struct dse_adapter *adapter, const char *path, const struct dse_adapter_file *file,
                             struct dse_error *err)
 {
     struct dse_model *model = adapter->model;
+    const struct dse_device_ops *ops = model->device->ops;
     const uint64_t available = (uint64_t)((double)dse_cgroup_memory_limit("").available_bytes * MEMORY_SHARE);
-    pthread_mutex_lock(&model->adapter_lock);
-    const uint64_t left = model->adapter_limit - model->adapter_bytes;
-    enum dse_status status = check_memory(path, available, file_bytes(file), err);
-    if (status == DSE_OK)
-        status = model->device->ops->load_adapter(model->device, &model->file->config, file,
-                                                  left < available ? left : available, &adapter->device, err);
-    model->adapter_bytes += adapter->device.bytes;
-    dse_gauge_set(DSE_GAUGE_ADAPTER_BYTES, (int64_t)model->adapter_bytes);
-    pthread_mutex_unlock(&model->adapter_lock);
-    if (status == DSE_ERR_NO_MEMORY && err != NULL && err->file[0] == '\0')
-        (void)snprintf(err->file, sizeof err->file, "%s", path);
+    const uint64_t bytes = ops->adapter_bytes(model->device, &model->file->config, file), copy = file_bytes(file);
+    if (copy > available || bytes > available - copy) return too_large(path, bytes, available, "in this system", err);
+    enum dse_status status = take(model, bytes, path, err);
+    if (status != DSE_OK) return status;
+    status = ops->load_adapter(model->device, &model->file->config, file, &adapter->device, err);
+    if (status != DSE_OK) give_back(model, bytes);
     return status;
 }
 
@@ -131,10 +146,7 @@ void dse_adapter_unref(struct dse_adapter *adapter)
 {
     if (adapter == NULL || atomic_fetch_sub_explicit(&adapter->references, 1, memory_order_acq_rel) != 1) return;
     struct dse_model *model = adapter->model;
-    pthread_mutex_lock(&model->adapter_lock);
-    model->adapter_bytes -= adapter->device.bytes;
-    dse_gauge_set(DSE_GAUGE_ADAPTER_BYTES, (int64_t)model->adapter_bytes);
-    pthread_mutex_unlock(&model->adapter_lock);
+    give_back(model, adapter->device.bytes);
     model->device->ops->unload_adapter(model->device, &adapter->device);
     dse_free(adapter);
     dse_model_unref(model);

@@ -419,3 +419,12 @@ def test_run_takes_adapters(folder):
                         (["--lora-scaled", str(folder / "a")], 2), (["--lora", ""], 2)]:
         failed = program(*arguments, *flags)
         assert failed.returncode == code and failed.stderr.startswith("deepseek-edge: "), (flags, failed)
+
+
+def test_flags_that_would_do_nothing_are_refused(tmp_path):
+    for flags in (["--lora-memory", "1G"], ["--max-lora-rank", "8"], ["--lora-modules", "name"], ["--lora-modules", "=x"],
+                  ["--lora-modules", "a=x", "--lora-modules", "a=y"], ["--lora", "a,,b"]):
+        failed = program("serve", MODEL, "--port", "0", *flags)
+        assert failed.returncode == 2 and flags[0] in failed.stderr, (flags, failed)
+    assert program("serve", MODEL, "--port", "0", "--lora-dir", str(tmp_path / "nothing")).returncode == 3
+    assert program("serve", MODEL, "--port", "0", "--lora-dir", MODEL).returncode == 2

@@ -91,7 +91,8 @@ static void check(const struct dse_adapter_file *file)
             seen[to] = true;
         }
     }
-    if (device->ops->load_adapter(device, &base.config, file, 1 << 20, &packed, &err) != DSE_OK) return;
+    if (device->ops->load_adapter(device, &base.config, file, &packed, &err) != DSE_OK) return;
+    if (packed.bytes != device->ops->adapter_bytes(device, &base.config, file)) abort();
     for (size_t i = 0; i < file->n_modules; i++) {
         const struct dse_adapter_module *m = &file->modules[i];
         const struct dse_low_rank *low = &packed.sites[(size_t)m->layer * DSE_SITE_COUNT + (size_t)m->site];
