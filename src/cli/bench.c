@@ -6,6 +6,7 @@
 
 #include "base/cpu.h"
 #include "cli/bandwidth.h"
+#include "cli/bench_kernel.h"
 #include "cli/json_out.h"
 #include "cli/model_arguments.h"
 #include "cli/verbs.h"
@@ -168,7 +169,9 @@ static enum dse_status each_test(struct bench *bench, visit_fn *visit, struct ds
 enum dse_status dse_verb_bench(const struct dse_options *options, struct dse_error *err)
 {
     struct bench bench = {.options = options, .format = dse_opt_text(options, DSE_OPT_OUTPUT_FORMAT)};
-    enum dse_status status = dse_cli_model_open(options, dse_cli_model_name(options), &bench.model, err);
+    const char *name = dse_cli_model_name(options);
+    if (name != NULL && strcmp(name, "kernel") == 0) return dse_bench_kernel(options, err);
+    enum dse_status status = dse_cli_model_open(options, name, &bench.model, err);
     if (status != DSE_OK) return status;
     dse_model_get_info(bench.model, &bench.info);
     status = each_test(&bench, check_test, err); /* what is refused is refused before there is a table */

@@ -28,8 +28,11 @@ const struct dse_verb_info dse_verbs[DSE_VERB_COUNT] = {
                         "While the model loads, SIGTERM and Ctrl-C end at once.",
                         1},
     [DSE_VERB_SHOW] = {"show", "show MODEL [flags]", "tell what a model is and what memory it needs", "", 1},
-    [DSE_VERB_BENCH] = {"bench", "bench MODEL [flags]", "measure prefill and decode rates",
-                        "Every combination of depth and batch is measured; the median of the repeats is printed.", 1},
+    [DSE_VERB_BENCH] = {"bench", "bench MODEL|kernel [flags]", "measure prefill and decode rates",
+                        "Every combination of depth and batch is measured; the median of the repeats is printed. "
+                        "`bench kernel` needs no model: it compares each matmul kernel with what its instructions and "
+                        "the memory can do at most.",
+                        1},
     [DSE_VERB_EVAL] = {"eval", "eval --logits --ids FILE --output OUT.safetensors MODEL", "write logits for token ids",
                        "The output holds one f32 tensor `logits` of shape [ids, vocabulary]. With --mtp it also holds "
                        "`mtp_logits` of shape [ids - 1, vocabulary]: row i tells the token at i + 2.",

@@ -6,6 +6,7 @@
 #include "kernels/attention.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/quantize/quantize.h"
+#include "kernels/roof/roof.h"
 #include "kernels/vector.h"
 
 #define DSE_KERNEL(op, types, isa, features, function) dse_##op##_fn function;

@@ -242,6 +242,20 @@ def test_bench_writes_the_promised_rows(program, model):
     assert all(r["tokens_per_second"] > 0 and r["bandwidth_bytes_per_second"] > 1e8 and r["cpu"] for r in rows)
 
 
+def test_bench_kernel_compares_each_kernel_with_its_roof(program):
+    result = program("bench", "kernel", "-r", "1", "-o", "json")
+    assert result.returncode == 0, result.stderr
+    rows = json.loads(result.stdout)
+    if not rows:  # a CPU for which there is only portable code
+        return
+    assert {r["layout"] for r in rows} >= {"f32", "f16", "bf16", "u4", "u4s", "u4k", "q8", "q6k", "a8", "fp8"}
+    for r in rows:
+        assert r["macs_per_cycle"] > 0 and r["roof_macs_per_cycle"] > 0 and 0 < r["share_of_bandwidth"], r
+    head, *lines = program("bench", "kernel", "-r", "1", "-o", "csv").stdout.splitlines()
+    assert len(lines) == len(rows) and head.startswith("layout,isa,")
+    program.fails(2, "bench", "kernel", "junk", says="junk")
+
+
 def test_bench_shows_exact_and_fast_numerics_in_one_table(program, data):
     flags = ["-p", "64", "-n", "2", "-r", "1", "--pack-cache", "off"]
     latent, plain = data / "reference" / "deepseek_v2", data / "reference" / "llama_linear"
