@@ -79,18 +79,13 @@ void dse_attention_add_values(const struct dse_attention_ops *ops, const struct 
     }
 }
 
-/* From so many columns on a block is widened to f32 once instead of once for every few columns. */
-#define WIDEN_COLUMNS 18
-
-/* n_rows rows of keys or values: in place when they are whole vectors and few columns meet them, else in f32 in the
- * scratch block. */
+/* Values of n_keys keys: in place when their rows are whole vectors, else widened into the scratch block. */
 static struct dse_attention_operand prepare(const struct dse_attention_ops *ops, const struct dse_attention_tile *tile,
-                                            const uint8_t *area, size_t n_rows, size_t row, size_t n_columns)
+                                            const uint8_t *area, size_t n_keys, size_t row, size_t padded)
 {
     bool half = tile->layout->type == DSE_KV_F16;
-    size_t padded = dse_attention_width((int)row);
-    if (row == padded && !(half && n_columns >= WIDEN_COLUMNS)) return (struct dse_attention_operand){area, row, half};
-    for (size_t i = 0; i < n_rows; i++) {
+    if (row == padded) return (struct dse_attention_operand){area, row, half};
+    for (size_t i = 0; i < n_keys; i++) {
         float *out = tile->block + i * padded;
         if (half)
             ops->vector.widen((const uint16_t *)area + i * row, row, out);
@@ -123,8 +118,8 @@ void dse_attention_split(const struct dse_attention_ops *ops, const struct dse_a
             row++;
         size_t column = (size_t)row * group, n_columns = (size_t)(tile->n_rows - row) * group;
         if (block + 1 < n_blocks) dse_attention_fetch_ahead(head_block(tile, first_block + block + 1), layout->k_bytes);
-        struct dse_attention_operand k = prepare(ops, tile, head_block(tile, first_block + block),
-                                                 (size_t)layout->head_dim, DSE_KV_BLOCK_TOKENS, n_columns);
+        const struct dse_attention_operand k = {head_block(tile, first_block + block), DSE_KV_BLOCK_TOKENS,
+                                                layout->type == DSE_KV_F16};
         multiply(ops, &k, tile->q + column * width, width, n_columns, 0, (size_t)layout->head_dim, DSE_KV_BLOCK_TOKENS,
                  tile->scores + column * DSE_ATTENTION_SCORES + block * DSE_KV_BLOCK_TOKENS, DSE_ATTENTION_SCORES,
                  false);
@@ -136,7 +131,7 @@ void dse_attention_split(const struct dse_attention_ops *ops, const struct dse_a
             dse_attention_fetch_ahead(head_block(tile, first_block + block + 1) + layout->k_bytes, layout->v_bytes);
         struct dse_attention_operand v = prepare(ops, tile, head_block(tile, first_block + block) + layout->k_bytes,
                                                  dse_attention_block_keys(tile, first_key, block),
-                                                 (size_t)layout->head_dim, (size_t)tile->n_rows * group);
+                                                 (size_t)layout->head_dim, width);
         dse_attention_add_values(ops, tile, &v, first_row, first_key, block, width, o);
     }
 }
