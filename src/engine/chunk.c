@@ -29,6 +29,13 @@ static double smoothed(double old, double now)
     return old > 0 ? 0.75 * old + 0.25 * now : now;
 }
 
+/* Of steps that only decode, what an undisturbed one takes: the last ones before a prompt are slower, since a prompt
+ * comes in and is tokenized beside them. */
+static double undisturbed(double old, double now)
+{
+    return old > 0 && now > old ? 0.97 * old + 0.03 * now : smoothed(old, now);
+}
+
 static int within(const struct dse_chunk *chunk, double tokens, int least)
 {
     if (tokens < least) tokens = least;
@@ -48,7 +55,7 @@ void dse_chunk_note(struct dse_chunk *chunk, int n_prefill_rows, int n_decode_ro
 {
     const double elapsed = (double)elapsed_ns;
     if (n_prefill_rows == 0) {
-        chunk->decode_ns = smoothed(chunk->decode_ns, elapsed);
+        chunk->decode_ns = undisturbed(chunk->decode_ns, elapsed);
     } else if (n_decode_rows == 0) {
         if (elapsed > SLOW_STEP_NS)
             chunk->alone = within(chunk, chunk->alone / 2.0, MIN_ALONE);

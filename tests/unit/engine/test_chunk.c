@@ -69,6 +69,21 @@ static void beside_others_a_step_takes_three_times_theirs(void **state)
     }
 }
 
+/* While a prompt is read and tokenized, decoding steps are slow; the step that it gets must not be measured by those. */
+static void a_few_slow_steps_before_a_prompt_do_not_lengthen_its_steps(void **state)
+{
+    static const struct machine machine = {8 * MS, 1 * MS};
+    const double theirs = (double)step(&machine, 0, 1);
+    struct dse_chunk chunk;
+    (void)state;
+    dse_chunk_init(&chunk, 512);
+    decoding(&chunk, &machine, 1);
+    settle(&chunk, &machine, 1, 20);
+    for (int i = 0; i < 5; i++)
+        dse_chunk_note(&chunk, 0, 1, (uint64_t)(2.5 * theirs));
+    assert_true((double)step(&machine, dse_chunk_tokens(&chunk, 1), 1) <= 4 * theirs);
+}
+
 static void a_step_beside_others_is_no_longer_than_one_alone(void **state)
 {
     static const struct machine slow = {400 * MS, 5 * MS};
@@ -100,6 +115,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(alone_a_prompt_gets_steps_that_a_cancelled_request_can_wait_for),
         cmocka_unit_test(beside_others_a_step_takes_three_times_theirs),
+        cmocka_unit_test(a_few_slow_steps_before_a_prompt_do_not_lengthen_its_steps),
         cmocka_unit_test(a_step_beside_others_is_no_longer_than_one_alone),
         cmocka_unit_test(the_limit_holds),
     };
