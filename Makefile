@@ -6,13 +6,17 @@ RELEASE = $(BUILD)/release
 TEST = $(BUILD)/test
 SANITIZE = $(BUILD)/sanitize
 FUZZ = $(BUILD)/fuzz
+AARCH64 = $(BUILD)/aarch64
 MODEL ?= smollm2-135m-instruct
 PROMPT ?= What is the capital of France? Answer in one sentence.
 prefix ?= /usr/local
 # Read by the recipes from the environment, so that any quotes in them stay text.
 export MODEL PROMPT DESTDIR
 
-.PHONY: all run test test-web check sanitize fuzz bench install clean help
+# Meson options of the build for 64-bit ARM; its sysroot defines where packages lie.
+AARCH64_OPTIONS = --cross-file=$(AARCH64)/sysroot.ini --cross-file=tools/cross/aarch64.ini
+
+.PHONY: all run test test-web cross-aarch64 test-aarch64 check sanitize fuzz bench install clean help
 .DEFAULT_GOAL := all
 
 all: ## build the program (build/release/deepseek-edge)
@@ -38,6 +42,18 @@ test-web: ## only the tests of the web page, in headless Chromium, which it inst
 	@tools/build.sh $(TEST) --buildtype=debugoptimized -Dwerror=true
 	@python3 tools/run_tests.py $(TEST) web
 
+cross-aarch64: ## build the program for 64-bit ARM (build/aarch64/release/deepseek-edge)
+	@tools/install_packages.sh build cross
+	@tools/cross/sysroot.sh arm64 $(AARCH64)/sysroot
+	@tools/build.sh $(AARCH64)/release --buildtype=release -Dtests=false $(AARCH64_OPTIONS)
+	@ln -sf src/cli/deepseek-edge $(AARCH64)/release/deepseek-edge
+
+test-aarch64: ## build for 64-bit ARM and run the C tests under QEMU, kernels also as on older CPUs; takes long
+	@tools/install_packages.sh build test cross
+	@tools/cross/sysroot.sh arm64 $(AARCH64)/sysroot
+	@tools/build.sh $(AARCH64)/test --buildtype=debugoptimized -Dwerror=true $(AARCH64_OPTIONS)
+	@tools/cross/test_aarch64.sh $(AARCH64)/test
+
 check: ## format, layers, headers compiled alone, banned functions, symbols, clang-tidy
 	@tools/install_packages.sh build test check
 	@tools/build.sh $(TEST) --buildtype=debugoptimized -Dwerror=true
@@ -62,4 +78,4 @@ clean: ## remove all builds
 	rm -rf $(BUILD)
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' Makefile | expand -t 24

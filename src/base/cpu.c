@@ -85,6 +85,8 @@ static void init(void)
     /* Variants build on each other: without a lower level the higher ones are off too. */
     if (!(features & DSE_CPU_AVX2)) features &= ~(uint32_t)DSE_CPU_AVX512;
     if (!(features & DSE_CPU_AVX512)) features &= ~(uint32_t)(DSE_CPU_AVX512_VNNI | DSE_CPU_AVX512_BF16);
+    if (!(features & DSE_CPU_NEON)) features &= ~(uint32_t)DSE_CPU_DOTPROD;
+    if (!(features & DSE_CPU_DOTPROD)) features &= ~(uint32_t)DSE_CPU_I8MM;
     read_model();
 }
 

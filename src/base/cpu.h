@@ -12,8 +12,8 @@ enum dse_cpu_feature {
     DSE_CPU_AVX512_VNNI = 1 << 2, /* implies AVX512 */
     DSE_CPU_AVX512_BF16 = 1 << 3,
     DSE_CPU_NEON = 1 << 4,
-    DSE_CPU_DOTPROD = 1 << 5,
-    DSE_CPU_I8MM = 1 << 6,
+    DSE_CPU_DOTPROD = 1 << 5, /* implies NEON */
+    DSE_CPU_I8MM = 1 << 6,    /* implies DOTPROD */
 };
 
 uint32_t dse_cpu_features(void); /* detected and masked; read once */

@@ -159,6 +159,27 @@ static void softmax_variants_equal_scalar(void **state)
     }
 }
 
+/* What becomes of a NaN depends on which operand of a maximum it is; all instruction sets take the same one. */
+static void softmax_variants_treat_nan_and_zeros_of_both_signs_alike(void **state)
+{
+    enum { WIDTH = 48 };
+    dse_softmax_fn *reference = (dse_softmax_fn *)scalar_of("softmax", "f32")->function;
+    const struct dse_kernel *k;
+    for (size_t c = 0; (k = next_variant("softmax", "f32", &c)) != NULL;) {
+        for (size_t at = 0; at < WIDTH; at++) {
+            float a[WIDTH], b[WIDTH], ma, mb;
+            for (size_t i = 0; i < WIDTH; i++)
+                a[i] = i == at ? NAN : (i + at) % 3 == 0 ? 0.0f : -0.0f;
+            memcpy(b, a, sizeof a);
+            float la = reference(a, WIDTH, &ma), lb = ((dse_softmax_fn *)k->function)(b, WIDTH, &mb);
+            assert_true(isnan(la));
+            assert_same_bits(&la, &lb, 1, "sum");
+            assert_same_bits(&ma, &mb, 1, "largest");
+            assert_same_bits(a, b, WIDTH, k->isa);
+        }
+    }
+}
+
 static void softmax_is_close_to_f64_and_zero_beyond_n(void **state)
 {
     struct random random = {7};
@@ -363,6 +384,7 @@ int main(void)
         cmocka_unit_test(silu_mul_variants_equal_scalar),
         cmocka_unit_test(silu_mul_is_close_to_f64),
         cmocka_unit_test(softmax_variants_equal_scalar),
+        cmocka_unit_test(softmax_variants_treat_nan_and_zeros_of_both_signs_alike),
         cmocka_unit_test(softmax_is_close_to_f64_and_zero_beyond_n),
         cmocka_unit_test(half_precision_equals_the_reference_conversion),
         cmocka_unit_test(blocks_of_32_expand_as_the_type_decodes),

@@ -10,7 +10,7 @@
 
 #if defined(__AVX512F__)
 enum { MAX_COLUMNS = 8, MAX_COLUMNS_OF_TWO = 8 };
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) || defined(DSE_V16_NEON)
 enum { MAX_COLUMNS = 6, MAX_COLUMNS_OF_TWO = 3 };
 #else
 enum { MAX_COLUMNS = 4, MAX_COLUMNS_OF_TWO = 0 };
@@ -51,7 +51,7 @@ DSE_INLINE void tile_columns(const float *a, size_t a_stride, const void *b, boo
     case 2: tile(a, a_stride, b, half, b_stride, k, out, out_stride, add, 2, vectors); break;
     case 3: tile(a, a_stride, b, half, b_stride, k, out, out_stride, add, 3, vectors); break;
     case 4: tile(a, a_stride, b, half, b_stride, k, out, out_stride, add, 4, vectors); break;
-#if defined(__AVX2__)
+#if defined(__AVX2__) || defined(DSE_V16_NEON)
     case 5: tile(a, a_stride, b, half, b_stride, k, out, out_stride, add, 5, vectors); break;
     case 6: tile(a, a_stride, b, half, b_stride, k, out, out_stride, add, 6, vectors); break;
 #endif

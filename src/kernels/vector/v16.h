@@ -1,6 +1,8 @@
-/* Sixteen f32 lanes, whatever the instruction set this file is compiled for: one zmm, two ymm, or an array.
+/* Sixteen f32 lanes, whatever the instruction set this file is compiled for: one zmm, two ymm, four q registers, or an
+ * array. Every 64-bit ARM has NEON, the scalar files there too: those that mean it define DSE_V16_NEON.
  *
- * Included by the kernel bodies of vector/ and attention/, each compiled once per instruction set. Every operation here
+ * Included by the kernel bodies of vector/ and attention/, each compiled once per instruction set, and by the NEON files
+ * of matmul/. Every operation here
  * is a single correctly rounded IEEE operation per lane (or a bit operation), so that a body written in these terms
  * gives the same bits everywhere. Nothing may be added here that an instruction set would round differently
  * (reciprocal estimates, horizontal sums, unfused multiply-add).
@@ -17,6 +19,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(DSE_V16_NEON)
+#include <arm_neon.h>
 #endif
 
 #define DSE_INLINE static inline __attribute__((always_inline))
@@ -181,6 +185,117 @@ DSE_INLINE __m256 v8_exp2_bits(__m256 t)
 DSE_INLINE v16 v16_exp2_bits(v16 t)
 {
     return V16_EACH(v8_exp2_bits(t.lo), v8_exp2_bits(t.hi));
+}
+
+#elif defined(DSE_V16_NEON)
+
+typedef struct {
+    float32x4_t q[4];
+} v16;
+
+/* expression(i) for each of the four registers. */
+#define V16_QUADS(expression) ((v16){{expression(0), expression(1), expression(2), expression(3)}})
+
+DSE_INLINE v16 v16_set1(float x)
+{
+    float32x4_t v = vdupq_n_f32(x);
+    return (v16){{v, v, v, v}};
+}
+DSE_INLINE v16 v16_load(const float *p)
+{
+#define LOAD(i)               vld1q_f32(p + 4 * (i))
+    return V16_QUADS(LOAD);
+#undef LOAD
+}
+DSE_INLINE void v16_store(float *p, v16 a)
+{
+    vst1q_f32(p, a.q[0]);
+    vst1q_f32(p + 4, a.q[1]);
+    vst1q_f32(p + 8, a.q[2]);
+    vst1q_f32(p + 12, a.q[3]);
+}
+DSE_INLINE v16 v16_load_f16(const uint16_t *p)
+{
+#define WIDEN(i) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * (i))))
+    return V16_QUADS(WIDEN);
+#undef WIDEN
+}
+DSE_INLINE v16 v16_load_s8(const int8_t *p)
+{
+    int8x16_t bytes = vld1q_s8(p);
+    int16x8_t lo = vmovl_s8(vget_low_s8(bytes)), hi = vmovl_high_s8(bytes);
+    return (v16){{vcvtq_f32_s32(vmovl_s16(vget_low_s16(lo))), vcvtq_f32_s32(vmovl_high_s16(lo)),
+                  vcvtq_f32_s32(vmovl_s16(vget_low_s16(hi))), vcvtq_f32_s32(vmovl_high_s16(hi))}};
+}
+DSE_INLINE void v16_store_f16(uint16_t *p, v16 a)
+{
+    vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a.q[0])));
+    vst1_u16(p + 4, vreinterpret_u16_f16(vcvt_f16_f32(a.q[1])));
+    vst1_u16(p + 8, vreinterpret_u16_f16(vcvt_f16_f32(a.q[2])));
+    vst1_u16(p + 12, vreinterpret_u16_f16(vcvt_f16_f32(a.q[3])));
+}
+DSE_INLINE void v16_store_low8(uint8_t *p, v16 a)
+{
+#define NARROW(i) vmovn_u32(vreinterpretq_u32_f32(a.q[i]))
+    uint16x8_t lo = vcombine_u16(NARROW(0), NARROW(1)), hi = vcombine_u16(NARROW(2), NARROW(3));
+#undef NARROW
+    vst1q_u8(p, vcombine_u8(vmovn_u16(lo), vmovn_u16(hi)));
+}
+DSE_INLINE v16 v16_add(v16 a, v16 b)
+{
+#define ADD(i) vaddq_f32(a.q[i], b.q[i])
+    return V16_QUADS(ADD);
+#undef ADD
+}
+DSE_INLINE v16 v16_sub(v16 a, v16 b)
+{
+#define SUB(i) vsubq_f32(a.q[i], b.q[i])
+    return V16_QUADS(SUB);
+#undef SUB
+}
+DSE_INLINE v16 v16_mul(v16 a, v16 b)
+{
+#define MUL(i) vmulq_f32(a.q[i], b.q[i])
+    return V16_QUADS(MUL);
+#undef MUL
+}
+DSE_INLINE v16 v16_div(v16 a, v16 b)
+{
+#define DIV(i) vdivq_f32(a.q[i], b.q[i])
+    return V16_QUADS(DIV);
+#undef DIV
+}
+DSE_INLINE v16 v16_fma(v16 a, v16 b, v16 c)
+{
+#define FMA(i) vfmaq_f32(c.q[i], a.q[i], b.q[i])
+    return V16_QUADS(FMA);
+#undef FMA
+}
+/* Not fmax and fmin, which give NaN when either operand is one: the second operand then, as everywhere here. */
+DSE_INLINE v16 v16_max(v16 a, v16 b)
+{
+#define MAX(i) vbslq_f32(vcgtq_f32(a.q[i], b.q[i]), a.q[i], b.q[i])
+    return V16_QUADS(MAX);
+#undef MAX
+}
+DSE_INLINE v16 v16_min(v16 a, v16 b)
+{
+#define MIN(i) vbslq_f32(vcltq_f32(a.q[i], b.q[i]), a.q[i], b.q[i])
+    return V16_QUADS(MIN);
+#undef MIN
+}
+DSE_INLINE v16 v16_keep_not_below(v16 a, v16 x, v16 limit)
+{
+#define KEEP(i) vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(a.q[i]), vcltq_f32(x.q[i], limit.q[i])))
+    return V16_QUADS(KEEP);
+#undef KEEP
+}
+DSE_INLINE v16 v16_exp2_bits(v16 t)
+{
+#define EXP2(i)                                                                                                        \
+    vreinterpretq_f32_u32(vaddq_u32(vshlq_n_u32(vreinterpretq_u32_f32(t.q[i]), 23), vdupq_n_u32(0x3f800000)))
+    return V16_QUADS(EXP2);
+#undef EXP2
 }
 
 #else
