@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/counters.h"
 #include "base/file.h"
+#include "engine/adapter.h"
 #include "server/params.h"
 
 struct entry {
@@ -24,6 +25,7 @@ struct entry {
 struct dse_adapter_list {
     char *root; /* resolved; NULL: clients load nothing */
     pthread_mutex_t lock;
+    int max_rank;                                  /* of a request's adapters together; 0: not known yet */
     struct entry entries[DSE_MAX_LOADED_ADAPTERS]; /* by id */
     int count;
     int64_t next_id;
@@ -180,6 +182,40 @@ static enum dse_status check_locked(struct dse_adapter_list *list, const char *n
     return DSE_OK;
 }
 
+/* Requests that name no adapter get all that have a scale: what no request could use must not become their default.
+ * With the lock held. */
+static enum dse_status check_everyone(const struct dse_adapter_list *list, const struct entry *entries, int count,
+                                      const char *field, struct dse_error *err)
+{
+    struct dse_adapter_use uses[DSE_MAX_ADAPTERS];
+    struct dse_adapter_set set;
+    int n = 0;
+    for (int i = 0; i < count; i++) {
+        if (entries[i].scale == 0) continue;
+        if (n == DSE_MAX_ADAPTERS)
+            return dse_fail_at(err, DSE_ERR_INVALID, field, -1,
+                               "more than %d adapters would have a scale for everyone; a request may use no more",
+                               DSE_MAX_ADAPTERS);
+        uses[n++] = (struct dse_adapter_use){entries[i].adapter, entries[i].scale};
+    }
+    if (n == 0 || list->max_rank == 0) return DSE_OK;
+    enum dse_status status = dse_adapter_set_init(&set, uses[0].adapter->model, uses, n, list->max_rank, err);
+    if (status == DSE_OK)
+        dse_adapter_set_deinit(&set);
+    else
+        (void)snprintf(err->file, sizeof err->file, "%s", field);
+    return status;
+}
+
+enum dse_status dse_adapter_list_set_max_rank(struct dse_adapter_list *list, int max_rank, struct dse_error *err)
+{
+    pthread_mutex_lock(&list->lock);
+    list->max_rank = max_rank;
+    enum dse_status status = check_everyone(list, list->entries, list->count, "--lora", err);
+    pthread_mutex_unlock(&list->lock);
+    return status;
+}
+
 enum dse_status dse_adapter_list_check(struct dse_adapter_list *list, const char *name, bool replace,
                                        struct dse_error *err)
 {
@@ -210,6 +246,8 @@ enum dse_status dse_adapter_list_put(struct dse_adapter_list *list, const char *
         fresh.scale = there->scale;
         old = *there;
         *there = fresh;
+        status = check_everyone(list, list->entries, list->count, "lora_path", err);
+        if (status != DSE_OK) *there = old;
     } else if (status == DSE_OK) {
         fresh.id = list->next_id++;
         list->entries[list->count++] = fresh;
@@ -347,12 +385,20 @@ enum dse_status dse_adapter_list_set_scales(struct dse_adapter_list *list, const
     TRY(parse_scales(value, "scales", scales, &n_scales, err));
     enum dse_status status = DSE_OK;
     pthread_mutex_lock(&list->lock);
-    for (int i = 0; i < n_scales && status == DSE_OK; i++)
-        if (!find_id(list, scales[i].id)) status = unknown_id("scales", i, scales[i].id, err);
-    for (int i = 0; i < list->count && status == DSE_OK; i++)
-        list->entries[i].scale = 0;
-    for (int i = 0; i < n_scales && status == DSE_OK; i++)
-        find_id(list, scales[i].id)->scale = (float)scales[i].scale;
+    struct entry entries[DSE_MAX_LOADED_ADAPTERS];
+    const size_t bytes = (size_t)list->count * sizeof *entries;
+    memcpy(entries, list->entries, bytes);
+    for (int i = 0; i < list->count; i++)
+        entries[i].scale = 0;
+    for (int i = 0; i < n_scales && status == DSE_OK; i++) {
+        const struct entry *entry = find_id(list, scales[i].id);
+        if (entry)
+            entries[entry - list->entries].scale = (float)scales[i].scale;
+        else
+            status = unknown_id("scales", i, scales[i].id, err);
+    }
+    if (status == DSE_OK) status = check_everyone(list, entries, list->count, "scales", err);
+    if (status == DSE_OK) memcpy(list->entries, entries, bytes);
     pthread_mutex_unlock(&list->lock);
     return status;
 }

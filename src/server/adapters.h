@@ -38,6 +38,10 @@ void dse_adapter_list_hide_root(const struct dse_adapter_list *list, char *messa
 DSE_MUST_CHECK enum dse_status dse_adapter_list_put(struct dse_adapter_list *list, const char *name, const char *path,
                                                     struct dse_adapter *adapter, float scale, bool replace,
                                                     struct dse_error *err);
+/* What the engine has room for; fails if the adapters for everyone need more. From then on nothing is listed or given a
+ * scale that would. */
+DSE_MUST_CHECK enum dse_status dse_adapter_list_set_max_rank(struct dse_adapter_list *list, int max_rank,
+                                                             struct dse_error *err);
 /* Whether a put would find room and a name that is free, or with replace may not be. */
 DSE_MUST_CHECK enum dse_status dse_adapter_list_check(struct dse_adapter_list *list, const char *name, bool replace,
                                                       struct dse_error *err);
@@ -52,7 +56,8 @@ DSE_MUST_CHECK enum dse_status dse_adapter_list_choose(struct dse_adapter_list *
                                                        const json_t *lora,
                                                        struct dse_adapter_use uses[DSE_MAX_ADAPTERS], int *n_uses,
                                                        bool *named, struct dse_error *err);
-/* Scales for everyone, as POST /lora-adapters sets them: what is not in the list gets 0. All or nothing. */
+/* Scales for everyone, as POST /lora-adapters sets them: what is not in the list gets 0. All or nothing; what no
+ * request could use is refused. */
 DSE_MUST_CHECK enum dse_status dse_adapter_list_set_scales(struct dse_adapter_list *list, const json_t *scales,
                                                            struct dse_error *err);
 

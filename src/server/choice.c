@@ -156,6 +156,20 @@ static void drop_call_logprobs(struct dse_choice *c)
     }
 }
 
+/* Nor are newlines between a thought and the content. */
+static void drop_gap_logprobs(struct dse_choice *c)
+{
+    const size_t length = c->raw.length, content = dse_output_content_bytes(c->output);
+    const size_t begin = length > content ? length - content : 0;
+    size_t kept = 0;
+    for (size_t k = 0; k < c->waiting.count; k++) {
+        const struct dse_logprob_entry *entry = &c->waiting.entries[k];
+        const size_t end = k + 1 < c->waiting.count ? c->waiting.entries[k + 1].raw_start : length;
+        if (entry->raw_start >= begin || end > begin) c->waiting.entries[kept++] = *entry;
+    }
+    c->waiting.count = kept;
+}
+
 /* Sends what the output stage let go of, if the client streams. An answer with a hole must not pass for a whole one. */
 static void pass_on(struct dse_choice *c)
 {
@@ -214,6 +228,7 @@ static bool on_token(struct dse_choice *c, const struct dse_event *event)
         else if (!reasoned)
             add_logprob(c, event, text);
         if (!more) cut_logprobs(c, stop_index, text.bytes);
+        drop_gap_logprobs(c);
         drop_call_logprobs(c);
         size_t held = more ? dse_output_held_bytes(c->output) : 0;
         dse_logprobs_move(&c->waiting, &c->logprobs, c->raw.length > held ? c->raw.length - held : 0);
@@ -268,6 +283,7 @@ static void on_finish(struct dse_choice *c, const struct dse_event *event)
         if (event->finish != DSE_FINISH_CANCELLED) dse_embedding_finish(c);
     } else if (event->finish != DSE_FINISH_CANCELLED && !atomic_load(&g->failed)) {
         dse_output_finish(c->output);
+        drop_gap_logprobs(c);
         drop_call_logprobs(c);
         dse_logprobs_move(&c->waiting, &c->logprobs, SIZE_MAX);
         dse_items_add_logprobs(&c->items, c->logprobs.count);

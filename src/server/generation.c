@@ -171,6 +171,8 @@ static struct dse_api_error describe_failure(const struct dse_generation *g, cha
         error.type = "invalid_request_error";
         error.code = "request_too_large";
         error.param = err->file;
+    } else if (p && strcmp(err->file, "adapters") == 0) { /* the engine's name for it */
+        error.param = "lora";
     }
     return error;
 }

@@ -353,6 +353,7 @@ enum dse_status dse_server_set_engine(struct dse_server *server, struct dse_engi
     struct dse_served *served = dse_calloc(DSE_MEM_SERVER, 1, sizeof *served);
     if (!served) return dse_fail_memory(err, sizeof *served, "served model");
     enum dse_status status = served_fill(served, engine, server->own_template, err);
+    if (status == DSE_OK) status = dse_adapter_list_set_max_rank(server->adapters, served->adapter_rank, err);
     if (status != DSE_OK) {
         served_free(served);
         return status;

@@ -61,6 +61,7 @@ struct dse_output {
     dse_output_tool_fn *emit_tool;
     int n_calls;
     size_t n_fed, n_released; /* all bytes; those that were no stop string */
+    size_t content_begin;     /* of n_released, once there is content */
     /* Positions in what the parser was fed. The gap that calls left in front of the last content, and its end. */
     size_t n_parsed, gap_begin, gap_end, content_end;
 
@@ -330,6 +331,7 @@ static void split_byte(struct dse_output *output, uint8_t byte)
     case MODE_CLOSED:
         if (byte == '\n') break;
         output->mode = MODE_CONTENT;
+        output->content_begin = output->n_released - 1; /* this byte is the last of them */
         put_content(output, byte);
         break;
     case MODE_CONTENT: put_content(output, byte); break;
@@ -439,6 +441,11 @@ size_t dse_output_held_bytes(const struct dse_output *output)
     bool in_tag = output->mode == MODE_LEAD || output->mode == MODE_REASONING;
     return output->n_held + output->n_leading + output->n_gathered + output->tools.n_held +
            (in_tag ? output->close.matched : 0);
+}
+
+size_t dse_output_content_bytes(const struct dse_output *output)
+{
+    return output->n_fed - (output->mode == MODE_CLOSED ? output->n_released : output->content_begin);
 }
 
 void dse_output_call_spans(const struct dse_output *output, struct dse_output_span spans[DSE_OUTPUT_CALL_SPANS])

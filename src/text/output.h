@@ -79,6 +79,9 @@ bool dse_output_in_reasoning(const struct dse_output *output);
 /* Bytes at the end of what was fed whose text has not gone out yet: they may still become a stop string, a tag, a call
  * or a character. */
 size_t dse_output_held_bytes(const struct dse_output *output);
+/* Bytes at the end of what was fed, from the first that is content, or may yet be: newlines behind a thought are none.
+ * To be asked for outside of reasoning. */
+size_t dse_output_content_bytes(const struct dse_output *output);
 
 /* A part of what was fed, counted back from the end of all that was: from `begin` bytes before it to `end` bytes before
  * it. Empty if both are equal. */

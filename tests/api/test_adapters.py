@@ -383,6 +383,35 @@ def test_memory_and_ranks_are_bounded(serve):
     assert small.metric("adapters_loaded") == 2
 
 
+def test_what_no_request_could_use_never_becomes_the_default(serve, folder):
+    """Else every request that names no adapter would be refused."""
+    server = serve("--max-lora-rank", "4")
+    for i in range(9):
+        load(server, f"a{i}", "a.gguf" if i % 2 else "a")
+    load(server, "b", "b")  # the ranks are 2 and 3
+
+    def scales(*ids, status=200):
+        reply = server.post("/lora-adapters", [{"id": i, "scale": 0.5} for i in ids])
+        assert reply.status == status, reply.body
+        return reply.json if status == 200 else reply.error
+    scales(9)
+    listed, before = server.get("/lora-adapters").json, said(complete(server))
+    for ids, fragment in [(range(9), "more than 8"), ((0, 9), "--max-lora-rank")]:
+        error = scales(*ids, status=400)
+        assert error["param"] == "scales" and fragment in error["message"], error
+        assert server.get("/lora-adapters").json == listed and said(complete(server)) == before
+    scales(*range(8))  # one content
+    error = load(server, "a0", "b", status=400, load_inplace=True)
+    assert error["param"] == "lora_path" and "--max-lora-rank" in error["message"]
+    assert server.get("/lora-adapters").json[0]["path"] == "a"
+    complete(server)
+    error = complete(server, lora=[{"id": 0, "scale": 1}, {"id": 9, "scale": 1}], status=400)
+    assert error["param"] == "lora" and "--max-lora-rank" in error["message"]
+    for flags in (["--lora", ",".join([f"{folder}/a"] * 9)], ["--lora", f"{folder}/a,{folder}/b", "--max-lora-rank", "4"]):
+        failed = program("serve", MODEL, "--port", "0", *flags)
+        assert failed.returncode == 2 and "adapters" in failed.stderr, failed
+
+
 def program(*arguments):
     return subprocess.run([os.environ["DSE_BINARY"], *arguments], capture_output=True, text=True, timeout=60)
 

@@ -74,9 +74,23 @@ def test_stop_string_inside_the_thinking(servers):
 
 
 def test_logprobs_list_the_content_only(servers):
-    answer = servers("deepseek").post(CHAT, {"messages": USER, "grammar": literal(FORCED), "logprobs": True}).json
-    spelled = b"".join(bytes(e["bytes"]) for e in answer["choices"][0]["logprobs"]["content"]).decode()
-    assert spelled.strip() == "It is 4."
+    def spelled(entries):
+        return b"".join(bytes(entry["bytes"]) for entry in entries).decode()
+
+    server = servers("deepseek")
+    for answer in ("\n\nIt is 4.", "\n\n4\n\n", "\n"):
+        for fields in ({}, {"stop": ["zz", "\n\n\n\n\n\n4"]}, {"tools": [{"type": "function", "function": {"name": "f"}}]}):
+            body = {"messages": USER, "grammar": literal(f"two</think>{answer}"), "logprobs": True, "temperature": 0, **fields}
+            choice = server.post(CHAT, body).json["choices"][0]
+            assert spelled(choice["logprobs"]["content"]) == choice["message"]["content"], (answer, fields)
+            events = server.stream(CHAT, body)[:-1]
+            streamed = [entry for event in events for choice in event["choices"] if choice["logprobs"]
+                        for entry in choice["logprobs"]["content"]]
+            assert streamed == choice["logprobs"]["content"]
+        reply = server.post("/v1/responses", {"input": "Hi", "grammar": literal(f"two</think>{answer}"), "temperature": 0,
+                                              "include": ["message.output_text.logprobs"]}).json
+        for part in [part for item in reply["output"] if item["type"] == "message" for part in item["content"]]:
+            assert spelled(part["logprobs"]) == part["text"]
 
 
 def test_user_text_does_not_open_or_close_thinking(servers):
