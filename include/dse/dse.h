@@ -280,8 +280,8 @@ struct dse_engine_options {
     const char *prefix_cache_disk;
     uint64_t prefix_cache_disk_bytes; /* of all files in it; 0: 4 GiB */
     int adapter_rank;                 /* largest sum of the ranks of a request's adapters; 0: requests have none */
-    uint64_t
-        adapter_bytes; /* planned for adapters that are opened later, beside those that are open; more are refused */
+    /* Planned for adapters that are opened later, beside those that are open; more are refused. */
+    uint64_t adapter_bytes;
 };
 
 /* The memory plan; `serve` prints it at start. */
@@ -292,9 +292,9 @@ struct dse_memory_plan {
     uint64_t kv_bytes, scratch_bytes;
     uint64_t adapter_bytes; /* open ones, and the room for more */
     int adapter_rank;       /* as in the options */
-    uint64_t
-        total_bytes; /* resident, mapped, kv, scratch and adapters together. Beyond available_bytes: explicit sizes, or
-                            * weights larger than the memory, leave mapped weights to be read from their file again */
+    /* Resident, mapped, kv, scratch and adapters together. Beyond available_bytes: explicit sizes, or weights larger
+     * than the memory, leave mapped weights to be read from their file again. */
+    uint64_t total_bytes;
     uint64_t expert_bytes; /* of the weights: experts, of which the chosen ones are read */
     uint64_t locked_bytes; /* of mapped weights: kept in memory by a running engine because not all of them fit */
     uint64_t available_bytes;

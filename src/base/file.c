@@ -254,6 +254,19 @@ bool dse_file_is_directory(const char *path)
     return path != NULL && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool dse_write_at(int fd, const void *data, size_t bytes, off_t at)
+{
+    for (const uint8_t *p = data; bytes > 0;) {
+        ssize_t n = pwrite(fd, p, bytes, at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return false;
+        p += n;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
 enum dse_status dse_make_directories(const char *path, struct dse_error *err)
 {
     enum dse_status status = check_path(path, err);

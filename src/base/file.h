@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "base/error.h"
 
@@ -35,6 +36,8 @@ DSE_MUST_CHECK enum dse_status dse_file_read(const char *path, size_t max_bytes,
  * DSE_ERR_INVALID. */
 DSE_MUST_CHECK enum dse_status dse_file_write_atomic(const char *path, const void *data, size_t bytes, unsigned mode,
                                                      struct dse_error *err);
+/* All bytes at that place of an open file; false: errno tells why, and some may be written. */
+bool dse_write_at(int fd, const void *data, size_t bytes, off_t at);
 /* DSE_OK if a write to path could begin: what is there is a regular file or nothing, and the folder exists. */
 DSE_MUST_CHECK enum dse_status dse_file_check_target(const char *path, struct dse_error *err);
 /* False only if there is nothing of that name; true for links to nothing and for what may not be looked at. */

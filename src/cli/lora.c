@@ -10,9 +10,9 @@
 #include "base/alloc.h"
 
 /* What clients may call an adapter that came without a name: the last part of its path that says something. */
-static void name_by_path(const char *path, char name[129])
+static void name_by_path(const char *path, char name[DSE_CLI_ADAPTER_NAME])
 {
-    static const char *const dull[] = {"adapter_model.safetensors", ""};
+    static const char dull[] = "adapter_model.safetensors";
     size_t end = strlen(path), begin;
     for (;;) {
         while (end > 0 && path[end - 1] == '/')
@@ -20,8 +20,8 @@ static void name_by_path(const char *path, char name[129])
         begin = end;
         while (begin > 0 && path[begin - 1] != '/')
             begin--;
-        const bool says_nothing = end - begin == strlen(dull[0]) && strncmp(path + begin, dull[0], end - begin) == 0;
-        if (!says_nothing || begin == 0) break;
+        const bool is_dull = end - begin == sizeof dull - 1 && memcmp(path + begin, dull, end - begin) == 0;
+        if (!is_dull || begin == 0) break;
         end = begin;
     }
     static const char *const endings[] = {".gguf", ".safetensors"};
@@ -57,7 +57,7 @@ static enum dse_status add(struct dse_cli_adapters *adapters, const char *flag, 
     struct dse_cli_adapter *adapter = &adapters->list[adapters->count];
     *adapter = (struct dse_cli_adapter){.path = dse_strndup(DSE_MEM_MISC, path, path_bytes), .scale = scale};
     if (adapter->path == NULL) return dse_fail_memory(err, path_bytes, "the path of an adapter");
-    char plain[129];
+    char plain[DSE_CLI_ADAPTER_NAME];
     if (name != NULL)
         (void)snprintf(plain, sizeof plain, "%s", name);
     else
@@ -102,7 +102,7 @@ static enum dse_status add_paths(struct dse_cli_adapters *adapters, const char *
 static enum dse_status add_module(struct dse_cli_adapters *adapters, const char *text, struct dse_error *err)
 {
     const char *equal = strchr(text, '=');
-    char name[129];
+    char name[DSE_CLI_ADAPTER_NAME];
     if (equal == NULL || equal == text || (size_t)(equal - text) >= sizeof name)
         return dse_fail(err, DSE_ERR_INVALID, "--lora-modules: \"%s\" is not NAME=PATH with a name of 1 to 128 bytes",
                         text);

@@ -7,10 +7,11 @@
 #include "cli/options.h"
 
 #define DSE_CLI_MAX_ADAPTERS 32
+#define DSE_CLI_ADAPTER_NAME 129 /* bytes of a name with its end */
 
 struct dse_cli_adapter {
     char *path; /* owned */
-    char name[129];
+    char name[DSE_CLI_ADAPTER_NAME];
     float scale; /* of requests that name no adapter; 0 for --lora-modules */
     struct dse_adapter *adapter;
 };

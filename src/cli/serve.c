@@ -156,9 +156,8 @@ static enum dse_status server_options(const struct dse_options *options, struct 
         return dse_fail(err, DSE_ERR_INVALID, "--lora-memory does nothing without --lora-dir");
     /* Where names choose adapters, one that is gone must not be answered by the model without it. */
     const bool by_name = server->lora_dir != NULL || options->values[DSE_OPT_LORA_MODULES].count > 0;
-    server->strict_model = options->values[DSE_OPT_ANY_MODEL].given || !by_name
-                               ? !dse_opt_flag(options, DSE_OPT_ANY_MODEL)
-                               : true;
+    server->strict_model = !dse_opt_flag(options, DSE_OPT_ANY_MODEL) ||
+                           (by_name && !options->values[DSE_OPT_ANY_MODEL].given);
     server->max_body_bytes = (size_t)dse_opt_int(options, DSE_OPT_MAX_BODY);
     server->ping_ms = (unsigned)dse_opt_int(options, DSE_OPT_PING_MS);
     server->reasoning = strcmp(dse_opt_text(options, DSE_OPT_REASONING_FORMAT), "none") == 0 ? DSE_REASONING_NONE

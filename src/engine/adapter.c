@@ -146,8 +146,9 @@ void dse_adapter_unref(struct dse_adapter *adapter)
 {
     if (adapter == NULL || atomic_fetch_sub_explicit(&adapter->references, 1, memory_order_acq_rel) != 1) return;
     struct dse_model *model = adapter->model;
-    give_back(model, adapter->device.bytes);
+    const uint64_t bytes = adapter->device.bytes;
     model->device->ops->unload_adapter(model->device, &adapter->device);
+    give_back(model, bytes); /* only now: whoever loads next may take them at once */
     dse_free(adapter);
     dse_model_unref(model);
 }

@@ -63,7 +63,7 @@ void dse_kv_attach(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, c
 /* Makes the full blocks of the sequence findable, tokens being all of its tokens. A block that the cache has already is
  * replaced by that one: what refers to a block of the cache refers to the blocks before it too. */
 void dse_kv_record(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence, const int32_t *tokens);
-/* A block that is filled from elsewhere: -1 if none is available. Given back, or adopted: it becomes the next one of the
+/* A block that is filled from elsewhere: -1 if none is available. Given back, or adopted: becomes the next one of the
  * sequence, as dse_kv_record would have it; parent and id are those it had where it was computed. false: it does not
  * fit there, and was given back. */
 int32_t dse_kv_take(struct dse_kv_pool *pool);
@@ -74,11 +74,12 @@ static inline uint8_t *dse_kv_block(const struct dse_kv_pool *pool, int32_t bloc
 {
     return pool->memory + (size_t)block * pool->layout.block_bytes;
 }
-/* Takes out of the cache, from the last to the first, the blocks of a sequence that nobody else refers to and nothing
- * stands on; the others are released. Returns how many are gone. */
-int dse_kv_forget(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence);
+
 /* Gives back blocks and promise; length 0. */
 void dse_kv_release(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence);
+/* The same, and takes out of the cache, from the last to the first, those of the blocks that nobody else refers to and
+ * nothing stands on. Returns how many are gone. */
+int dse_kv_forget(struct dse_kv_pool *pool, struct dse_kv_sequence *sequence);
 
 static inline struct dse_kv_view dse_kv_view(const struct dse_kv_pool *pool, const struct dse_kv_sequence *sequence)
 {

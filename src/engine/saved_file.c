@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/checked.h"
+#include "base/file.h"
 #include "base/random.h"
 #include "device/pack_hash.h"
 #include "engine/private_folder.h"
@@ -101,19 +102,6 @@ static bool file_bytes(const struct dse_saved_header *header, size_t *data, size
            *bytes <= INT64_MAX;
 }
 
-static bool write_at(int fd, const void *data, size_t bytes, off_t at)
-{
-    for (const uint8_t *p = data; bytes > 0;) {
-        ssize_t n = pwrite(fd, p, bytes, at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        p += n;
-        at += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
 static bool read_at(int fd, void *data, size_t bytes, off_t at)
 {
     for (uint8_t *p = data; bytes > 0;) {
@@ -138,7 +126,7 @@ static enum dse_status write_blocks(int fd, const struct dse_saved_source *sourc
         if (source->stop != NULL && source->stop(source->user))
             return dse_fail(err, DSE_ERR_UNAVAILABLE, "the server is shutting down");
         checksums[i] = block_checksum(block, bytes, (int)i);
-        if (!write_at(fd, block, bytes, (off_t)(data + i * bytes)))
+        if (!dse_write_at(fd, block, bytes, (off_t)(data + i * bytes)))
             return dse_fail_errno(err, errno, FIELD, "write the file");
     }
     return DSE_OK;
@@ -150,8 +138,8 @@ static enum dse_status write_front(int fd, struct dse_saved_header *header, cons
     const size_t token_bytes = (size_t)header->n_blocks * DSE_KV_BLOCK_TOKENS * sizeof *tokens;
     header->table_checksum = table_checksum(tokens, checksums, header->n_blocks);
     header->checksum = header_checksum(header);
-    if (!write_at(fd, header, sizeof *header, 0) || !write_at(fd, tokens, token_bytes, sizeof *header) ||
-        !write_at(fd, checksums, header->n_blocks * sizeof *checksums, (off_t)(sizeof *header + token_bytes)))
+    if (!dse_write_at(fd, header, sizeof *header, 0) || !dse_write_at(fd, tokens, token_bytes, sizeof *header) ||
+        !dse_write_at(fd, checksums, header->n_blocks * sizeof *checksums, (off_t)(sizeof *header + token_bytes)))
         return dse_fail_errno(err, errno, FIELD, "write the file");
     return fsync(fd) == 0 ? DSE_OK : dse_fail_errno(err, errno, FIELD, "sync the file");
 }

@@ -45,7 +45,14 @@ enum dse_status dse_adapter_refuse_name(const struct dse_adapter_builder *builde
                        builder->path, name);
 }
 
-bool dse_adapter_layer_number(const char **text, int64_t *layer)
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* "N." at *text: true, and *text behind it. No leading zeros; at most 9 digits, which an int64_t holds. */
+static bool read_layer(const char **text, int64_t *layer)
 {
     const char *p = *text;
     int64_t number = 0;
@@ -96,8 +103,8 @@ static enum dse_status check_factor(const struct dse_adapter_builder *builder, c
     return DSE_OK;
 }
 
-enum dse_status dse_adapter_put(struct dse_adapter_builder *builder, const struct dse_tensor *tensor, int64_t layer,
-                                const char *module, size_t module_bytes, bool is_b, struct dse_error *err)
+static enum dse_status put(struct dse_adapter_builder *builder, const struct dse_tensor *tensor, int64_t layer,
+                           const char *module, size_t module_bytes, bool is_b, struct dse_error *err)
 {
     const struct dse_config *config = &builder->base->config;
     if (layer >= config->n_layers)
@@ -123,6 +130,17 @@ enum dse_status dse_adapter_put(struct dse_adapter_builder *builder, const struc
     if (*factor != NULL) return corrupt(builder, tensor->name, "is there twice", err);
     *factor = tensor;
     return DSE_OK;
+}
+
+enum dse_status dse_adapter_put(struct dse_adapter_builder *builder, const struct dse_tensor *tensor, const char *text,
+                                const char *end_a, const char *end_b, struct dse_error *err)
+{
+    int64_t layer;
+    if (!read_layer(&text, &layer)) return dse_adapter_refuse_name(builder, tensor->name, err);
+    const bool is_a = ends_with(text, end_a), is_b = ends_with(text, end_b);
+    const size_t bytes = strlen(text) - (is_a ? strlen(end_a) : is_b ? strlen(end_b) : 0);
+    if ((!is_a && !is_b) || bytes == 0) return dse_adapter_refuse_name(builder, tensor->name, err);
+    return put(builder, tensor, layer, text, bytes, is_b, err);
 }
 
 static enum dse_status check_pair(const struct dse_adapter_builder *builder, struct dse_adapter_module *place,
@@ -222,12 +240,6 @@ static enum dse_status collect(struct dse_adapter_builder *builder, struct dse_e
     file->n_modules = n;
     builder->places = NULL;
     return DSE_OK;
-}
-
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
 }
 
 /* adapter_config.json of the folder that holds the file. */

@@ -52,17 +52,8 @@ static enum dse_status check_keys(const struct dse_adapter_builder *builder, dou
 static enum dse_status put_tensor(struct dse_adapter_builder *builder, const struct dse_tensor *tensor,
                                   struct dse_error *err)
 {
-    static const char end_a[] = ".weight.lora_a", end_b[] = ".weight.lora_b";
-    const size_t tail = sizeof end_a - 1;
-    const char *text = tensor->name;
-    int64_t layer;
-    if (strncmp(text, "blk.", 4) != 0 || (text += 4, !dse_adapter_layer_number(&text, &layer)))
-        return dse_adapter_refuse_name(builder, tensor->name, err);
-    const size_t length = strlen(text);
-    const bool is_a = length > tail && strcmp(text + length - tail, end_a) == 0;
-    const bool is_b = length > tail && strcmp(text + length - tail, end_b) == 0;
-    if (!is_a && !is_b) return dse_adapter_refuse_name(builder, tensor->name, err);
-    return dse_adapter_put(builder, tensor, layer, text, length - tail, is_b, err);
+    if (strncmp(tensor->name, "blk.", 4) != 0) return dse_adapter_refuse_name(builder, tensor->name, err);
+    return dse_adapter_put(builder, tensor, tensor->name + 4, ".weight.lora_a", ".weight.lora_b", err);
 }
 
 enum dse_status dse_adapter_read_gguf(struct dse_adapter_builder *builder, size_t max_bytes, struct dse_error *err)

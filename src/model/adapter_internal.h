@@ -13,13 +13,12 @@ struct dse_adapter_builder {
     bool gguf;                         /* names and order of rows as GGUF has them */
 };
 
-/* Puts a tensor in its place. module: the matrix as the kind of file spells it within a layer, "self_attn.q_proj" or
- * "attn_q". Refuses what the model does not have, what cannot be added to, and wrong shapes and types, all by name. */
+/* Puts a tensor in its place. text: the end of its name, "N.MODULE" and then end_a or end_b; N is the layer, without
+ * sign or leading zeros, MODULE the matrix as the kind of file spells it in a layer, "self_attn.q_proj" or "attn_q".
+ * Refuses other names, what the model does not have, what cannot be added to, wrong shapes and types, all by name. */
 DSE_MUST_CHECK enum dse_status dse_adapter_put(struct dse_adapter_builder *builder, const struct dse_tensor *tensor,
-                                               int64_t layer, const char *module, size_t module_bytes, bool is_b,
+                                               const char *text, const char *end_a, const char *end_b,
                                                struct dse_error *err);
-/* "N." at *text: true, and *text behind it. No sign, no leading zeros, at most 9 digits. */
-bool dse_adapter_layer_number(const char **text, int64_t *layer);
 /* A tensor that is no factor of a matrix of a layer. */
 enum dse_status dse_adapter_refuse_name(const struct dse_adapter_builder *builder, const char *name,
                                         struct dse_error *err);

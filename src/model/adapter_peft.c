@@ -250,19 +250,12 @@ static void free_config(struct peft_config *config)
 static enum dse_status put_tensor(struct dse_adapter_builder *builder, const struct dse_tensor *tensor,
                                   struct dse_error *err)
 {
-    const size_t tail = sizeof end_a - 1;
     const char *text = tensor->name;
-    int64_t layer;
     if (strncmp(text, prefix, sizeof prefix - 1) != 0) return dse_adapter_refuse_name(builder, tensor->name, err);
     text += sizeof prefix - 1;
     if (strncmp(text, "model.", 6) == 0) text += 6;
-    if (strncmp(text, "layers.", 7) != 0 || (text += 7, !dse_adapter_layer_number(&text, &layer)))
-        return dse_adapter_refuse_name(builder, tensor->name, err);
-    const size_t length = strlen(text);
-    const bool is_a = length > tail && strcmp(text + length - tail, end_a) == 0;
-    const bool is_b = length > tail && strcmp(text + length - tail, end_b) == 0;
-    if (!is_a && !is_b) return dse_adapter_refuse_name(builder, tensor->name, err);
-    return dse_adapter_put(builder, tensor, layer, text, length - tail, is_b, err);
+    if (strncmp(text, "layers.", 7) != 0) return dse_adapter_refuse_name(builder, tensor->name, err);
+    return dse_adapter_put(builder, tensor, text + 7, end_a, end_b, err);
 }
 
 /* What the configuration says of a module: the rank, which must be that of its tensors, and the scale. */

@@ -13,6 +13,7 @@
 #include "base/counters.h"
 #include "base/file.h"
 #include "engine/adapter.h"
+#include "base/json.h"
 #include "server/params.h"
 
 struct entry {
@@ -252,10 +253,9 @@ enum dse_status dse_adapter_list_put(struct dse_adapter_list *list, const char *
         fresh.id = list->next_id++;
         list->entries[list->count++] = fresh;
     }
-    const int count = list->count;
+    dse_gauge_set(DSE_GAUGE_ADAPTERS, list->count);
     pthread_mutex_unlock(&list->lock);
     entry_deinit(status == DSE_OK ? &old : &fresh); /* outside the lock: the last reference frees memory */
-    dse_gauge_set(DSE_GAUGE_ADAPTERS, count);
     return status;
 }
 
@@ -269,11 +269,10 @@ enum dse_status dse_adapter_list_remove(struct dse_adapter_list *list, const cha
         memmove(there, there + 1, behind * sizeof *there);
         list->count--;
     }
-    const int count = list->count;
+    dse_gauge_set(DSE_GAUGE_ADAPTERS, list->count);
     pthread_mutex_unlock(&list->lock);
     if (!old.name) return dse_fail_at(err, DSE_ERR_NOT_FOUND, "lora_name", -1, "there is no adapter '%.128s'", name);
     entry_deinit(&old);
-    dse_gauge_set(DSE_GAUGE_ADAPTERS, count);
     return DSE_OK;
 }
 
@@ -410,15 +409,8 @@ static json_t *model_json(const struct entry *entry, const char *parent, int64_t
     json_t *object = json_pack("{s:s, s:s, s:I, s:s, s:s, s:s}", "id", entry->name, "object", "model", "created",
                                (json_int_t)entry->created, "owned_by", "deepseek-edge", "root", entry->path, "parent",
                                parent);
-    if (object && context_length > 0) json_object_set_new(object, "max_model_len", json_integer(context_length));
-    return object;
-}
-
-static json_t *whole_or_none(json_t *array, bool whole)
-{
-    if (whole) return array;
-    json_decref(array);
-    return NULL;
+    if (!object || context_length == 0) return object;
+    return dse_json_if(json_object_set_new(object, "max_model_len", json_integer(context_length)) == 0, object);
 }
 
 json_t *dse_adapter_list_models(struct dse_adapter_list *list, const char *parent, int64_t context_length)
@@ -429,17 +421,17 @@ json_t *dse_adapter_list_models(struct dse_adapter_list *list, const char *paren
     for (int i = 0; i < list->count; i++)
         whole &= json_array_append_new(array, model_json(&list->entries[i], parent, context_length)) == 0;
     pthread_mutex_unlock(&list->lock);
-    return whole_or_none(array, whole);
+    return dse_json_if(whole, array);
 }
 
-json_t *dse_adapter_list_model(struct dse_adapter_list *list, const char *name, const char *parent,
-                               int64_t context_length)
+bool dse_adapter_list_model(struct dse_adapter_list *list, const char *name, const char *parent, int64_t context_length,
+                            json_t **object)
 {
     pthread_mutex_lock(&list->lock);
     const struct entry *entry = find(list, name);
-    json_t *object = entry ? model_json(entry, parent, context_length) : NULL;
+    *object = entry ? model_json(entry, parent, context_length) : NULL;
     pthread_mutex_unlock(&list->lock);
-    return object;
+    return entry != NULL;
 }
 
 json_t *dse_adapter_list_json(struct dse_adapter_list *list)
@@ -457,5 +449,5 @@ json_t *dse_adapter_list_json(struct dse_adapter_list *list)
         whole &= json_array_append_new(array, object) == 0;
     }
     pthread_mutex_unlock(&list->lock);
-    return whole_or_none(array, whole);
+    return dse_json_if(whole, array);
 }

@@ -1,6 +1,7 @@
 /* The adapters that the server has loaded, by name and by number: who lists them, who chooses among them.
  *
- * One list per server, locked for a few loads and stores only, so that /v1/models may look at it from the I/O thread.
+ * One list per server, locked for as long as a lookup or a short answer takes, so that /v1/models may look at it from
+ * the I/O thread.
  * Whoever takes an adapter out of it holds a reference: unloading and replacing never wait for requests. Loading itself
  * happens outside the lock, on a worker (lora.c).
  */
@@ -61,11 +62,11 @@ DSE_MUST_CHECK enum dse_status dse_adapter_list_choose(struct dse_adapter_list *
 DSE_MUST_CHECK enum dse_status dse_adapter_list_set_scales(struct dse_adapter_list *list, const json_t *scales,
                                                            struct dse_error *err);
 
-/* Answers, owned; NULL without memory: entries of /v1/models, that of one name (NULL also if there is none), and the
- * list of /lora-adapters. */
+/* Answers, owned; NULL without memory: entries of /v1/models, that of one name (false: there is none), and the list of
+ * /lora-adapters. */
 json_t *dse_adapter_list_models(struct dse_adapter_list *list, const char *parent, int64_t context_length);
-json_t *dse_adapter_list_model(struct dse_adapter_list *list, const char *name, const char *parent,
-                               int64_t context_length);
+bool dse_adapter_list_model(struct dse_adapter_list *list, const char *name, const char *parent, int64_t context_length,
+                            json_t **object);
 json_t *dse_adapter_list_json(struct dse_adapter_list *list);
 
 #endif

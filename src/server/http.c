@@ -542,11 +542,20 @@ static void tell_done(struct dse_http_exchange *x, bool completed)
     options->on_done(options->user, x, &summary);
 }
 
+/* A connection that ends in the middle of an answer is cleaned up when the library looks at it once more. With the
+ * timeout of all others it stands in their list, which is looked through only up to the oldest that is still open; with
+ * one of its own it is looked at in every round, and the next one is due within that second. */
+static void hurry_cleanup(struct MHD_Connection *connection)
+{
+    MHD_set_connection_option(connection, MHD_CONNECTION_OPTION_TIMEOUT, 1u);
+}
+
 static void on_completed(void *user, struct MHD_Connection *connection, void **context,
                          enum MHD_RequestTerminationCode how)
 {
     struct dse_http_exchange *x = *context;
     dse_http_connection_phase(user, connection_record(connection), HTTP_IDLE);
+    if (how != MHD_REQUEST_TERMINATED_COMPLETED_OK) hurry_cleanup(connection);
     if (!x) return;
     *context = NULL;
     dse_http_watch_remove(x);

@@ -45,9 +45,8 @@ void dse_handle_model(struct dse_server *server, struct dse_http_exchange *x)
 {
     const char *path = dse_http_path(x), *marker = "/models/";
     const char *id = strstr(path, marker) + strlen(marker); /* the router matched it; ids may contain / and : */
-    json_t *adapter = dse_adapter_list_model(server->adapters, id, dse_server_model_name(server),
-                                             context_length(server));
-    if (adapter)
+    json_t *adapter;
+    if (dse_adapter_list_model(server->adapters, id, dse_server_model_name(server), context_length(server), &adapter))
         dse_answer_json(server, x, 200, adapter);
     else if (dse_server_is_base_model(server, id))
         dse_answer_json(server, x, 200, model_object(server, id));

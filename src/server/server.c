@@ -170,6 +170,14 @@ static void answer_preflight(struct dse_http_exchange *x)
     dse_http_respond(x, 204, NULL, NULL, 0);
 }
 
+/* For the header Allow of a path that has a route. */
+static const char *allowed_methods(const char *path)
+{
+    const bool get = (find_route(path, "GET")->flags & ROUTE_GET) != 0;
+    const bool post = (find_route(path, "POST")->flags & ROUTE_GET) == 0;
+    return get && post ? "GET, HEAD, POST, OPTIONS" : get ? "GET, HEAD, OPTIONS" : "POST, OPTIONS";
+}
+
 /* Everything that can be said from the headers alone; returns the route when its handler is to go on. */
 static const struct route *admit(struct dse_server *server, struct dse_http_exchange *x)
 {
@@ -192,7 +200,7 @@ static const struct route *admit(struct dse_server *server, struct dse_http_exch
     } else if (!route) {
         dse_answer_problem(server, x, 404, NULL, "not_found", "there is nothing at this path");
     } else if (get != (route->flags & ROUTE_GET ? true : false) || (!get && strcmp(method, "POST") != 0)) {
-        dse_http_set_header(x, "Allow", route->flags & ROUTE_GET ? "GET, HEAD, OPTIONS" : "POST, OPTIONS");
+        dse_http_set_header(x, "Allow", allowed_methods(dse_http_path(x)));
         dse_answer_problem(server, x, 405, NULL, NULL, "this method is not allowed here");
     } else if (route->flags & ROUTE_WORK && atomic_load(&server->draining)) {
         dse_answer_problem(server, x, 503, NULL, "draining", "the server is shutting down");
@@ -347,6 +355,14 @@ static enum dse_status served_fill(struct dse_served *served, struct dse_engine 
     return status == DSE_OK ? dse_chat_marks_create(served->tokenizer, &served->marks, err) : status;
 }
 
+static enum dse_status name_is_taken(const char *name, struct dse_error *err)
+{
+    return dse_fail_at(err, DSE_ERR_INVALID, "lora_name", -1,
+                       "an adapter is called '%.128s', which is the name of the model itself: give the model another "
+                       "(--served-model-name)",
+                       name);
+}
+
 enum dse_status dse_server_set_engine(struct dse_server *server, struct dse_engine *engine, struct dse_error *err)
 {
     if (atomic_load(&server->served)) return dse_fail(err, DSE_ERR_INVALID, "the server has a model already");
@@ -358,7 +374,10 @@ enum dse_status dse_server_set_engine(struct dse_server *server, struct dse_engi
         served_free(served);
         return status;
     }
-    if (server->trace) status = dse_step_trace_start(server->trace, engine, err);
+    /* Without names of its own the model has that of its file, which was not known when adapters were added. */
+    if (server->n_model_names == 0 && dse_adapter_list_has(server->adapters, served->info.name))
+        status = name_is_taken(served->info.name, err);
+    if (status == DSE_OK && server->trace) status = dse_step_trace_start(server->trace, engine, err);
     if (status != DSE_OK) {
         served_free(served);
         return status;
@@ -372,7 +391,7 @@ enum dse_status dse_server_add_adapter(struct dse_server *server, const char *na
 {
     enum dse_status status = dse_adapter_check_name(name, err);
     if (status == DSE_OK && server->n_model_names && dse_server_is_base_model(server, name))
-        status = dse_fail_at(err, DSE_ERR_INVALID, "lora_name", -1, "'%.128s' is the name of the model itself", name);
+        status = name_is_taken(name, err);
     return status == DSE_OK ? dse_adapter_list_put(server->adapters, name, path, adapter, scale, false, err) : status;
 }
 

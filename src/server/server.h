@@ -61,7 +61,8 @@ const char *dse_server_url(const struct dse_server *server);
 bool dse_server_shows_ui(const struct dse_server *server);
 
 /* An adapter of the engine's model, of which the server takes a reference: name as clients choose it, path as they
- * see it, scale in requests that name no adapter. A name that is there or is no name is DSE_ERR_INVALID. */
+ * see it, scale in requests that name no adapter. A name that is there or is no name is DSE_ERR_INVALID; one that turns
+ * out to be the model's own lets dse_server_set_engine fail so. */
 DSE_MUST_CHECK enum dse_status dse_server_add_adapter(struct dse_server *server, const char *name, const char *path,
                                                       struct dse_adapter *adapter, float scale, struct dse_error *err);
 

@@ -2,8 +2,9 @@
  * they can be saved, restored and erased by that number (slot_actions.c).
  *
  * A slot here is a name for tokens, nothing more: it reserves no memory of the KV pool and takes no part in scheduling.
- * Any thread; the lock is held for a few loads and stores. At most DSE_MAX_SLOTS of them with at most
- * DSE_MAX_SLOT_TOKENS tokens in all: who was used least recently is forgotten.
+ * Any thread. The engine's thread fills slots, so the lock is held for a few loads and stores, and by dse_slots_get for
+ * a copy of tokens, which are fewer than a context has: never while a file is waited for. At most DSE_MAX_SLOTS of them
+ * with at most DSE_MAX_SLOT_TOKENS tokens in all: who was used least recently is forgotten.
  */
 #ifndef DSE_SERVER_SLOTS_H
 #define DSE_SERVER_SLOTS_H

@@ -77,32 +77,19 @@ static void put_step(struct dse_buffer *out, const struct dse_step_record *r)
                       (double)r->begin_ns * 1e-3, (unsigned long long)r->kv_blocks_used);
 }
 
-static bool write_all(int fd, const char *data, size_t bytes, off_t at)
-{
-    while (bytes > 0) {
-        ssize_t n = pwrite(fd, data, bytes, at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        data += n;
-        at += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
 /* The text and the end mark behind it. What could not be written whole is taken back. */
 static bool append(struct dse_step_trace *trace, struct dse_buffer *out)
 {
     size_t bytes = out->length;
     bool fits = (uint64_t)trace->at + bytes + sizeof END <= DSE_STEP_TRACE_MAX_BYTES;
     bool written = fits && dse_buffer_puts(out, END) &&
-                   write_all(trace->fd, dse_buffer_text(out), out->length, trace->at);
+                   dse_write_at(trace->fd, dse_buffer_text(out), out->length, trace->at);
     if (written) {
         trace->at += (off_t)bytes;
         return true;
     }
     trace->full = true;
-    if (fits && (ftruncate(trace->fd, trace->at) != 0 || !write_all(trace->fd, END, sizeof END - 1, trace->at)))
+    if (fits && (ftruncate(trace->fd, trace->at) != 0 || !dse_write_at(trace->fd, END, sizeof END - 1, trace->at)))
         dse_log(DSE_LOG_WARN, "trace", "the trace of steps is cut off in its last event");
     if (fits)
         dse_log(DSE_LOG_WARN, "trace", "the trace of steps cannot be written any more (errno %d)", errno);
@@ -158,7 +145,7 @@ enum dse_status dse_step_trace_open(const char *path, struct dse_step_trace **ou
     if (status != DSE_OK) return status;
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) return dse_fail_errno(err, errno, path, "write");
-    if (!write_all(fd, BEGIN END, sizeof BEGIN END - 1, 0)) {
+    if (!dse_write_at(fd, BEGIN END, sizeof BEGIN END - 1, 0)) {
         status = dse_fail_errno(err, errno, path, "write");
         close(fd);
         return status;

@@ -246,7 +246,8 @@ def test_requests_that_choose_wrongly(serve):
     assert "together with a model that is an adapter" in complete(server, "a", lora=[], status=400)["message"]
     for scales, status in [({}, 400), ([{"id": 9, "scale": 1}], 400), ([{"id": 0, "scale": 1}], 200), ([], 200)]:
         assert server.post("/lora-adapters", scales).status == status, scales
-    assert server.request("PUT", "/lora-adapters", "[]").status == 405
+    reply = server.request("PUT", "/lora-adapters", "[]")
+    assert reply.status == 405 and reply.headers["Allow"] == "GET, HEAD, POST, OPTIONS"
     assert said(complete(server, lora=None)) == said(complete(server))
 
 
@@ -455,5 +456,7 @@ def test_flags_that_would_do_nothing_are_refused(tmp_path):
                   ["--lora-modules", "a=x", "--lora-modules", "a=y"], ["--lora", "a,,b"]):
         failed = program("serve", MODEL, "--port", "0", *flags)
         assert failed.returncode == 2 and flags[0] in failed.stderr, (flags, failed)
+    own = program("serve", MODEL, "--port", "0", "--lora-modules", f"llama_linear={ADAPTERS / 'a'}")
+    assert own.returncode == 2 and "'llama_linear', which is the name of the model itself" in own.stderr, own
     assert program("serve", MODEL, "--port", "0", "--lora-dir", str(tmp_path / "nothing")).returncode == 3
     assert program("serve", MODEL, "--port", "0", "--lora-dir", MODEL).returncode == 2

@@ -362,6 +362,8 @@ static void adapters_are_loaded_and_used_or_errors_are_told(void **state)
     every_allocation_fails_once(&openai, "/v1/completions",
                                 "{\"prompt\":\"hello\",\"lora\":[{\"id\":0,\"scale\":0.5}]," LIMITS "}");
     every_allocation_fails_once(&scales, "/lora-adapters", "[{\"id\":0,\"scale\":0.5}]");
+    every_allocation_fails_once(&plain, "/lora-adapters", NULL);
+    every_allocation_fails_once(&plain, "/v1/models/x", NULL);
 }
 
 static int count(const char *text, const char *what)

@@ -300,3 +300,22 @@ def test_clients_that_reset_as_their_request_ends_leave_no_connection(start):
     for thread in threads:
         thread.join()
     wait_for(lambda: len(list(descriptors.iterdir())) <= before, 20)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_idle_connection_does_not_keep_those_that_were_reset(start, stream):
+    """One that is older and open stands before them where the library looks for what has timed out."""
+    server = start("--max-concurrent", "2", "--max-model-len", "4096")
+    descriptors = pathlib.Path(f"/proc/{server.process.pid}/fd")
+    server.chat(max_tokens=2)
+    with server.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") as idle:
+        assert idle.recv(4096)
+        before = len(list(descriptors.iterdir()))
+        for _ in range(8):
+            with server.raw(post_bytes(CHAT, dict(LONG, stream=stream))) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+                wait_for(lambda: generating(server))
+            wait_for(lambda: server.get("/slots").json == [])
+        wait_for(lambda: len(list(descriptors.iterdir())) <= before, 10)
+        idle.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert idle.recv(4096).startswith(b"HTTP/1.1 200 ")
