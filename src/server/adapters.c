@@ -12,8 +12,8 @@
 #include "base/clock.h"
 #include "base/counters.h"
 #include "base/file.h"
-#include "engine/adapter.h"
 #include "base/json.h"
+#include "engine/adapter.h"
 #include "server/params.h"
 
 struct entry {
