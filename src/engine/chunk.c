@@ -9,8 +9,8 @@
 #define MIN_BESIDE 4
 /* Prompts begin with small steps: how fast the machine is shows after the first. */
 #define FIRST_ALONE 32
-/* Of the time of a step that only decodes: a fourth of it is left for what measures wrong. */
-#define STRETCH 3.0
+/* Of the time of a step that only decodes: what is left up to four times is for what measures wrong. */
+#define STRETCH 3.3
 
 void dse_chunk_init(struct dse_chunk *chunk, int limit)
 {
