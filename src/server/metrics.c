@@ -63,14 +63,14 @@ void dse_metrics_put_label(struct dse_buffer *out, const char *text)
     }
 }
 
-/* Head and the label part of an info metric whose labels are those of its row, in order. */
+/* Head and the label part of an info metric whose labels are those of its row, in order; values end with NULL. */
 static void put_info(struct dse_buffer *out, enum dse_server_metric id, const char *const *values, bool known)
 {
     const struct dse_metric_row *row = &dse_server_metric_rows[id];
     dse_metrics_put_head(out, PREFIX, row->name, row->help, "gauge");
     if (!known) return;
     dse_buffer_printf(out, PREFIX "%s{", row->name);
-    for (const char *label = row->labels; *label; values++) {
+    for (const char *label = row->labels; *label && *values; values++) {
         int n = (int)strcspn(label, ",");
         dse_buffer_printf(out, "%.*s=\"", n, label);
         dse_metrics_put_label(out, *values);
@@ -87,12 +87,13 @@ static void put_infos(struct dse_buffer *out, struct dse_server *server)
     char features[64], threads[16] = "0";
     dse_cpu_feature_names(dse_cpu_features(), features, sizeof features);
     if (served) snprintf(threads, sizeof threads, "%d", served->info.n_threads);
-    put_info(out, DSE_SERVER_METRIC_BUILD_INFO, (const char *[]){DSE_VERSION, __VERSION__}, true);
+    put_info(out, DSE_SERVER_METRIC_BUILD_INFO, (const char *[]){DSE_VERSION, __VERSION__, NULL}, true);
     const char *device = served && served->info.device_name ? served->info.device_name : "";
-    put_info(out, DSE_SERVER_METRIC_BACKEND_INFO, (const char *[]){device, dse_cpu_model(), features, threads}, served);
+    put_info(out, DSE_SERVER_METRIC_BACKEND_INFO, (const char *[]){device, dse_cpu_model(), features, threads, NULL},
+             served);
     put_info(out, DSE_SERVER_METRIC_MODEL_INFO,
              (const char *[]){dse_server_model_name(server), served ? served->info.arch : "",
-                              served ? served->info.quantization : "", device},
+                              served ? served->info.quantization : "", device, NULL},
              served);
 }
 
