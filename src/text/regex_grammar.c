@@ -278,7 +278,7 @@ static enum dse_status parse_atom(struct regex *r, struct regex_result *out)
         r->at += 2;
         return DSE_OK;
     }
-    struct grammar_range one;
+    struct grammar_range one = {0};
     TRY(parse_char(r, false, &one.lo));
     one.hi = one.lo;
     out->tree = class_tree(r, &one, 1);
