@@ -71,29 +71,45 @@ enum dse_status dse_map_open(const char *path, struct dse_map *map, struct dse_e
     return DSE_OK;
 }
 
+static enum dse_status open_bounded(const char *path, size_t max_bytes, int *fd, size_t *bytes, struct dse_error *err)
+{
+    enum dse_status status = open_regular(path, fd, bytes, err);
+    if (status != DSE_OK || *bytes <= max_bytes) return status;
+    close(*fd);
+    return dse_fail_at(err, DSE_ERR_LIMIT, path, -1, "%s has %zu bytes, at most %zu are accepted", path, *bytes,
+                       max_bytes);
+}
+
+/* Up to the end of the file; false only for errors, which errno tells. */
+static bool read_up_to(int fd, void *data, size_t bytes, off_t at, size_t *done)
+{
+    for (*done = 0; *done < bytes;) {
+        ssize_t n = pread(fd, (char *)data + *done, bytes - *done, at + (off_t)*done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return false;
+        if (n == 0) return true;
+        *done += (size_t)n;
+    }
+    return true;
+}
+
 enum dse_status dse_map_read(const char *path, size_t max_bytes, struct dse_map *map, struct dse_error *err)
 {
     *map = (struct dse_map){.fd = -1};
     int fd;
     size_t bytes, done = 0;
-    enum dse_status status = open_regular(path, &fd, &bytes, err);
+    enum dse_status status = open_bounded(path, max_bytes, &fd, &bytes, err);
     if (status != DSE_OK) return status;
     void *data = NULL;
-    if (bytes > max_bytes) {
-        status = dse_fail_at(err, DSE_ERR_LIMIT, path, -1, "%s has %zu bytes, at most %zu are accepted", path, bytes,
-                             max_bytes);
-    } else if (bytes > 0) {
+    if (bytes > 0) {
         data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (data == MAP_FAILED) status = dse_fail_memory(err, bytes, path);
-    }
-    while (status == DSE_OK && done < bytes) {
-        ssize_t n = read(fd, (char *)data + done, bytes - done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) status = dse_fail_errno(err, errno, path, "read");
-        if (n == 0)
+        if (data == MAP_FAILED)
+            status = dse_fail_memory(err, bytes, path);
+        else if (!read_up_to(fd, data, bytes, 0, &done))
+            status = dse_fail_errno(err, errno, path, "read");
+        else if (done < bytes)
             status = dse_fail_at(err, DSE_ERR_IO, path, -1, "%s became shorter while it was read: %zu of %zu bytes",
                                  path, done, bytes);
-        if (n > 0) done += (size_t)n;
     }
     if (status != DSE_OK) {
         if (data != NULL && data != MAP_FAILED) munmap(data, bytes);
@@ -121,38 +137,23 @@ bool dse_map_intact(const struct dse_map *map)
 enum dse_status dse_file_read(const char *path, size_t max_bytes, char **data, size_t *bytes, struct dse_error *err)
 {
     int fd;
-    size_t size, done = 0;
-    enum dse_status status = open_regular(path, &fd, &size, err);
+    size_t size, done;
+    enum dse_status status = open_bounded(path, max_bytes, &fd, &size, err);
     if (status != DSE_OK) return status;
-    char *buffer = NULL;
-    if (size > max_bytes) {
-        status = dse_fail_at(err, DSE_ERR_LIMIT, path, -1, "%s has %zu bytes, at most %zu are accepted", path, size,
-                             max_bytes);
-        goto out;
-    }
-    buffer = dse_alloc(DSE_MEM_MISC, size + 1);
-    if (buffer == NULL) {
+    char *buffer = dse_alloc(DSE_MEM_MISC, size + 1);
+    if (buffer == NULL)
         status = dse_fail_memory(err, size + 1, path);
-        goto out;
+    else if (!read_up_to(fd, buffer, size, 0, &done))
+        status = dse_fail_errno(err, errno, path, "read");
+    close(fd);
+    if (status != DSE_OK) {
+        dse_free(buffer);
+        return status;
     }
-    while (done < size) {
-        ssize_t n = read(fd, buffer + done, size - done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) {
-            status = dse_fail_errno(err, errno, path, "read");
-            goto out;
-        }
-        if (n == 0) break; /* shrunk meanwhile: what is there is the content */
-        done += (size_t)n;
-    }
-    buffer[done] = '\0';
+    buffer[done] = '\0'; /* where it shrank meanwhile, what is there is the content */
     *data = buffer;
     *bytes = done;
-    buffer = NULL;
-out:
-    dse_free(buffer);
-    close(fd);
-    return status;
+    return DSE_OK;
 }
 
 bool dse_map_is_of(const struct dse_map *map, const char *path)
@@ -206,17 +207,6 @@ enum dse_status dse_file_check_target(const char *path, struct dse_error *err)
     return dse_fail_at(err, DSE_ERR_IO, path, -1, "cannot write %s: there is no folder %s", path, target);
 }
 
-static enum dse_status write_all(int fd, const char *path, const void *data, size_t bytes, struct dse_error *err)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = write(fd, (const char *)data + done, bytes - done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return dse_fail_errno(err, errno, path, "write");
-        done += (size_t)n;
-    }
-    return DSE_OK;
-}
-
 enum dse_status dse_file_write_atomic(const char *path, const void *data, size_t bytes, unsigned mode,
                                       struct dse_error *err)
 {
@@ -231,7 +221,7 @@ enum dse_status dse_file_write_atomic(const char *path, const void *data, size_t
         if (err != NULL) err->status = DSE_ERR_IO;
         return DSE_ERR_IO;
     }
-    status = write_all(fd, path, data, bytes, err);
+    if (!dse_write_at(fd, data, bytes, 0)) status = dse_fail_errno(err, errno, path, "write");
     if (status == DSE_OK && (fchmod(fd, mode) != 0 || fsync(fd) != 0))
         status = dse_fail_errno(err, errno, path, "write");
     if (close(fd) != 0 && status == DSE_OK) status = dse_fail_errno(err, errno, path, "write");
@@ -265,6 +255,12 @@ bool dse_write_at(int fd, const void *data, size_t bytes, off_t at)
         bytes -= (size_t)n;
     }
     return true;
+}
+
+bool dse_read_at(int fd, void *data, size_t bytes, off_t at)
+{
+    size_t done;
+    return read_up_to(fd, data, bytes, at, &done) && done == bytes;
 }
 
 enum dse_status dse_make_directories(const char *path, struct dse_error *err)

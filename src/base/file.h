@@ -38,6 +38,8 @@ DSE_MUST_CHECK enum dse_status dse_file_write_atomic(const char *path, const voi
                                                      struct dse_error *err);
 /* All bytes at that place of an open file; false: errno tells why, and some may be written. */
 bool dse_write_at(int fd, const void *data, size_t bytes, off_t at);
+/* The same for reading; false also when the file ends before. */
+bool dse_read_at(int fd, void *data, size_t bytes, off_t at);
 /* DSE_OK if a write to path could begin: what is there is a regular file or nothing, and the folder exists. */
 DSE_MUST_CHECK enum dse_status dse_file_check_target(const char *path, struct dse_error *err);
 /* False only if there is nothing of that name; true for links to nothing and for what may not be looked at. */

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "device/pack_hash.h"
 
 #define NAME_FORMAT "%016llx-%016llx-%08x.kv"
@@ -66,30 +67,6 @@ static uint64_t checksum_of(const struct dse_prefix_file_header *header, const v
     return pack_hash_step(pack_hash(header, offsetof(struct dse_prefix_file_header, checksum)), pack_hash(data, bytes));
 }
 
-static bool write_all(int fd, const void *data, size_t bytes)
-{
-    for (const uint8_t *p = data; bytes > 0;) {
-        ssize_t n = write(fd, p, bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        p += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
-static bool read_all(int fd, void *data, size_t bytes)
-{
-    for (uint8_t *p = data; bytes > 0;) {
-        ssize_t n = read(fd, p, bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        p += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
 enum dse_status dse_prefix_file_write(int folder, struct dse_prefix_file_header *header, const void *data,
                                       struct dse_error *err)
 {
@@ -103,7 +80,8 @@ enum dse_status dse_prefix_file_write(int folder, struct dse_prefix_file_header 
     (void)unlinkat(folder, temporary, 0);
     int fd = openat(folder, temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) return dse_fail_errno(err, errno, temporary, "create");
-    bool ok = write_all(fd, header, sizeof *header) && write_all(fd, data, header->block_bytes);
+    bool ok = dse_write_at(fd, header, sizeof *header, 0) &&
+              dse_write_at(fd, data, header->block_bytes, sizeof *header);
     int error_number = errno;
     if (close(fd) != 0 && ok) {
         ok = false;
@@ -159,7 +137,7 @@ enum dse_status dse_prefix_file_read(int folder, const struct dse_prefix_file_he
     if (fd < 0) return dse_fail_errno(err, errno, name, "open");
     enum dse_status status = DSE_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || (uint64_t)st.st_size != sizeof header + want->block_bytes ||
-        !read_all(fd, &header, sizeof header) || !read_all(fd, data, want->block_bytes))
+        !dse_read_at(fd, &header, sizeof header, 0) || !dse_read_at(fd, data, want->block_bytes, sizeof header))
         status = dse_fail_at(err, DSE_ERR_CORRUPT, name, -1, "%s is not a file of %llu bytes: cut short, or not ours",
                              name, (unsigned long long)(sizeof header + want->block_bytes));
     if (status == DSE_OK) status = check(&header, want, data, name, err);

@@ -102,19 +102,6 @@ static bool file_bytes(const struct dse_saved_header *header, size_t *data, size
            *bytes <= INT64_MAX;
 }
 
-static bool read_at(int fd, void *data, size_t bytes, off_t at)
-{
-    for (uint8_t *p = data; bytes > 0;) {
-        ssize_t n = pread(fd, p, bytes, at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        p += n;
-        at += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
 /* ---- writing ---- */
 
 static enum dse_status write_blocks(int fd, const struct dse_saved_source *source, uint64_t *checksums, size_t data,
@@ -204,7 +191,7 @@ static enum dse_status open_plain(int folder, const char *name, int *fd, uint64_
 static enum dse_status read_header(struct dse_saved_file *file, struct dse_error *err)
 {
     struct dse_saved_header *header = &file->header;
-    if (file->bytes < sizeof *header || !read_at(file->fd, header, sizeof *header, 0))
+    if (file->bytes < sizeof *header || !dse_read_at(file->fd, header, sizeof *header, 0))
         return dse_fail_at(err, DSE_ERR_CORRUPT, FIELD, 0, "the file is not a saved slot: it has %llu bytes",
                            (unsigned long long)file->bytes);
     if (header->magic != DSE_SAVED_MAGIC)
@@ -253,9 +240,9 @@ static enum dse_status read_table(struct dse_saved_file *file, int n_vocab, stru
     file->checksums = dse_calloc(DSE_MEM_KV, n_blocks, sizeof *file->checksums);
     if (file->tokens == NULL || file->checksums == NULL)
         return dse_fail_memory(err, n_blocks * TABLE_BYTES_PER_BLOCK, "the tokens of a saved slot");
-    if (!read_at(file->fd, file->tokens, token_bytes, sizeof file->header) ||
-        !read_at(file->fd, file->checksums, n_blocks * sizeof *file->checksums,
-                 (off_t)(sizeof file->header + token_bytes)))
+    if (!dse_read_at(file->fd, file->tokens, token_bytes, sizeof file->header) ||
+        !dse_read_at(file->fd, file->checksums, n_blocks * sizeof *file->checksums,
+                     (off_t)(sizeof file->header + token_bytes)))
         return dse_fail_at(err, DSE_ERR_CORRUPT, FIELD, -1, "the file was cut short while it was read");
     file->data = (off_t)(sizeof file->header + n_blocks * TABLE_BYTES_PER_BLOCK);
     if (file->header.table_checksum != table_checksum(file->tokens, file->checksums, file->header.n_blocks))
@@ -282,7 +269,7 @@ enum dse_status dse_saved_file_read(const struct dse_saved_file *file, int i, ui
 {
     const size_t bytes = file->header.block_bytes;
     const off_t at = file->data + (off_t)((size_t)i * bytes);
-    if (!read_at(file->fd, data, bytes, at))
+    if (!dse_read_at(file->fd, data, bytes, at))
         return dse_fail_at(err, DSE_ERR_CORRUPT, FIELD, at, "the file was cut short while it was read");
     if (block_checksum(data, bytes, i) != file->checksums[i])
         return dse_fail_at(err, DSE_ERR_CORRUPT, FIELD, at, "the file is damaged: the checksum of block %d is wrong",
