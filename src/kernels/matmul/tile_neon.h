@@ -1,7 +1,5 @@
-/* Helpers of the ARM matmul kernels with s8 activations: the integer product of each instruction set, and the loop that
- * cuts a job into register tiles. Include only from files compiled for 64-bit ARM, through quant_neon_body.h.
- *
- * A tile is one panel times ny activation rows, ny a compile-time constant so that its sums live in registers.
+/* Helpers of the ARM matmul kernels with s8 activations: the integer product of each instruction set, and the sums
+ * of a tile (tile_body.h). Include only from files compiled for 64-bit ARM, through quant_neon_body.h.
  */
 #ifndef DSE_KERNELS_MATMUL_TILE_NEON_H
 #define DSE_KERNELS_MATMUL_TILE_NEON_H
@@ -16,12 +14,19 @@
 
 #define TILE_ROWS 4
 
-/* The activation rows of a tile. */
-struct tile_act {
-    const int8_t *values[TILE_ROWS];
-    const float *scales[TILE_ROWS], *sums[TILE_ROWS];
-    const int16_t *half_sums[TILE_ROWS];
-};
+typedef v16 tile_sums;
+
+DSE_INLINE void clear_sums_of(tile_sums *sums)
+{
+    *sums = v16_set1(0.0f);
+}
+
+DSE_INLINE void store_sums_of(float *out, tile_sums *sums)
+{
+    v16_store(out, *sums);
+}
+
+#include "kernels/matmul/tile_body.h"
 
 /* A number for each of the 16 weight rows, and a dword row of quants. */
 struct int_16 {
@@ -30,9 +35,6 @@ struct int_16 {
 struct dwords {
     int8x16_t q[4];
 };
-
-/* Adds block b of 32 columns of a panel times ny (1..4) rows to the accumulators. */
-typedef void tile_block_fn(const uint8_t *panel, size_t b, const struct tile_act *act, int ny, v16 *acc);
 
 DSE_INLINE struct dwords load_dwords(const uint8_t *p)
 {
@@ -134,51 +136,6 @@ DSE_INLINE v16 negate(v16 a)
 #define NEGATE(i) vnegq_f32(a.q[i])
     return V16_QUADS(NEGATE);
 #undef NEGATE
-}
-
-/* first: row of the job that the tile begins with. */
-DSE_INLINE void run_tile(const struct dse_matmul_job *job, const uint8_t *panel, size_t first, int ny, float *out,
-                         struct dse_matmul_fetch *fetch, tile_block_fn *add_block)
-{
-    const size_t blocks = job->cols / DSE_ACT_BLOCK;
-    struct tile_act act;
-    v16 acc[TILE_ROWS];
-    for (int j = 0; j < ny; j++) {
-        size_t m = job->first_row + first + (size_t)j;
-        act.values[j] = job->act->values + m * job->cols;
-        act.scales[j] = job->act->scales + m * blocks;
-        act.sums[j] = job->act->sums + m * blocks;
-        act.half_sums[j] = job->act->half_sums + m * 2 * blocks;
-        acc[j] = v16_set1(0.0f);
-    }
-    for (size_t b = 0; b < blocks; b++) {
-        dse_matmul_fetch_some(fetch);
-        add_block(panel, b, &act, ny, acc);
-    }
-    for (int j = 0; j < ny; j++)
-        v16_store(out + j * DSE_PANEL_ROWS, acc[j]);
-}
-
-DSE_INLINE void run_blocks(const struct dse_matmul_job *job, tile_block_fn *add_block)
-{
-    for (size_t p = 0; p < job->n_panels; p++) {
-        const uint8_t *panel = job->panels + p * job->panel_bytes;
-        struct dse_matmul_fetch fetch = dse_matmul_fetch_after(job, panel, (job->n_rows + TILE_ROWS - 1) / TILE_ROWS);
-        for (size_t i = 0; i < job->n_rows; i += TILE_ROWS) {
-            float *out = job->out + (p * job->n_rows + i) * DSE_PANEL_ROWS;
-#ifdef DSE_ONE_TILE_SIZE
-            size_t left = job->n_rows - i;
-            run_tile(job, panel, i, left < TILE_ROWS ? (int)left : TILE_ROWS, out, &fetch, add_block);
-#else
-            switch (job->n_rows - i) {
-            case 1: run_tile(job, panel, i, 1, out, &fetch, add_block); break;
-            case 2: run_tile(job, panel, i, 2, out, &fetch, add_block); break;
-            case 3: run_tile(job, panel, i, 3, out, &fetch, add_block); break;
-            default: run_tile(job, panel, i, 4, out, &fetch, add_block); break;
-            }
-#endif
-        }
-    }
 }
 
 #endif
