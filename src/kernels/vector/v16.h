@@ -1,9 +1,8 @@
 /* Sixteen f32 lanes, whatever the instruction set this file is compiled for: one zmm, two ymm, four q registers, or an
  * array. Every 64-bit ARM has NEON, the scalar files there too: those that mean it define DSE_V16_NEON.
  *
- * Included by the kernel bodies of vector/ and attention/, each compiled once per instruction set, and by the NEON files
- * of matmul/. Every operation here
- * is a single correctly rounded IEEE operation per lane (or a bit operation), so that a body written in these terms
+ * Included by the kernel bodies of vector/, attention/ and matmul/, each compiled once per instruction set. Every operation
+ * here is a single correctly rounded IEEE operation per lane (or a bit operation), so that a body written in these terms
  * gives the same bits everywhere. Nothing may be added here that an instruction set would round differently
  * (reciprocal estimates, horizontal sums, unfused multiply-add).
  */
@@ -44,6 +43,11 @@ DSE_INLINE void v16_store(float *p, v16 a)
 DSE_INLINE v16 v16_load_f16(const uint16_t *p)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+DSE_INLINE v16 v16_load_bf16(const uint16_t *p)
+{
+    __m512i bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 16));
 }
 DSE_INLINE v16 v16_load_s8(const int8_t *p)
 {
@@ -124,6 +128,15 @@ DSE_INLINE v16 v16_load_f16(const uint16_t *p)
 {
     return V16_EACH(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)),
                     _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + 8))));
+}
+DSE_INLINE __m256 v8_load_bf16(const uint16_t *p)
+{
+    __m256i bits = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+}
+DSE_INLINE v16 v16_load_bf16(const uint16_t *p)
+{
+    return V16_EACH(v8_load_bf16(p), v8_load_bf16(p + 8));
 }
 DSE_INLINE v16 v16_load_s8(const int8_t *p)
 {
@@ -217,6 +230,12 @@ DSE_INLINE void v16_store(float *p, v16 a)
 DSE_INLINE v16 v16_load_f16(const uint16_t *p)
 {
 #define WIDEN(i) vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p + 4 * (i))))
+    return V16_QUADS(WIDEN);
+#undef WIDEN
+}
+DSE_INLINE v16 v16_load_bf16(const uint16_t *p)
+{
+#define WIDEN(i) vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p + 4 * (i)), 16))
     return V16_QUADS(WIDEN);
 #undef WIDEN
 }
@@ -326,6 +345,10 @@ DSE_INLINE void v16_store(float *p, v16 a)
 DSE_INLINE v16 v16_load_f16(const uint16_t *p)
 {
     V16_LANES(dse_f16_to_f32(p[i]));
+}
+DSE_INLINE v16 v16_load_bf16(const uint16_t *p)
+{
+    V16_LANES(dse_bf16_to_f32(p[i]));
 }
 DSE_INLINE v16 v16_load_s8(const int8_t *p)
 {
