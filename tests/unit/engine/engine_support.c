@@ -23,9 +23,16 @@ const char *reference_path(const char *path)
     return full;
 }
 
+const char *const reference_architectures[REFERENCE_ARCHITECTURES] = {
+    "llama_linear", "qwen2_bias", "qwen3_yarn", "deepseek_v1_moe", "deepseek_v2", "deepseek_v3", "deepseek_v32"};
+
 struct dse_model *open_reference(const char *path, enum dse_compute compute, int n_threads)
 {
-    struct dse_model_options options = {.n_threads = n_threads, .compute = compute};
+    return open_reference_as(path, (struct dse_model_options){.n_threads = n_threads, .compute = compute});
+}
+
+struct dse_model *open_reference_as(const char *path, struct dse_model_options options)
+{
     struct dse_model *model = NULL;
     struct dse_error error = {0};
     if (dse_model_open(reference_path(path), &options, &model, &error) != DSE_OK)
@@ -56,6 +63,14 @@ struct dse_engine *create_engine(struct dse_model *model, struct dse_engine_opti
     struct dse_error error = {0};
     if (dse_engine_create(model, &options, &engine, &error) != DSE_OK) fail_msg("engine: %s", error.message);
     return engine;
+}
+
+void close_pair_of_engines(struct dse_engine *a, struct dse_engine *b, struct dse_model *model)
+{
+    wait_until_empty();
+    dse_engine_free(a);
+    dse_engine_free(b);
+    dse_model_unref(model);
 }
 
 struct run *run_create(void)

@@ -40,11 +40,17 @@ struct run {
 
 /* path below the folder of reference models, e.g. "llama_linear" */
 struct dse_model *open_reference(const char *path, enum dse_compute compute, int n_threads);
+struct dse_model *open_reference_as(const char *path, struct dse_model_options options);
+/* One of each architecture. */
+#define REFERENCE_ARCHITECTURES 7
+extern const char *const reference_architectures[REFERENCE_ARCHITECTURES];
 const char *reference_path(const char *path); /* static buffer */
 /* The same of tests/data/adapters, "llama_linear/a". */
 const char *adapter_path(const char *path);
 struct dse_adapter *open_adapter(struct dse_model *model, const char *path);
 struct dse_engine *create_engine(struct dse_model *model, struct dse_engine_options options);
+/* Two engines of one model, when nothing runs any more and no block is in use. */
+void close_pair_of_engines(struct dse_engine *a, struct dse_engine *b, struct dse_model *model);
 
 struct run *run_create(void);
 void run_free(struct run *run);

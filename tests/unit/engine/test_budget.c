@@ -109,13 +109,11 @@ static void plan_takes_an_explicit_pool_or_says_what_it_lacks(void **state)
 static struct dse_model *open_mapped(char folder[64], uint64_t *mapped)
 {
     struct dse_model_options options = {.n_threads = 1, .pack_cache = folder};
-    struct dse_model *model = NULL;
     struct dse_error error;
     struct dse_engine_sizes sizes;
     memcpy(folder, "/tmp/dse-test-plan-XXXXXX", sizeof "/tmp/dse-test-plan-XXXXXX");
     assert_non_null(mkdtemp(folder));
-    if (dse_model_open(reference_path("llama_linear"), &options, &model, &error) != DSE_OK)
-        fail_msg("%s", error.message);
+    struct dse_model *model = open_reference_as("llama_linear", options);
     assert_int_equal(dse_budget_plan(model, NULL, machine(1000 * MIB), &sizes, &error), DSE_OK);
     assert_int_equal(sizes.plan.resident_weight_bytes, 0);
     *mapped = sizes.plan.mapped_weight_bytes;
@@ -185,9 +183,9 @@ static void plan_counts_what_fast_numerics_take(void **state)
     struct dse_engine_options options = {.context_length = 256, .max_concurrent = 1, .memory_fraction = 1.0};
     struct dse_model *models[2] = {NULL};
     for (int i = 0; i < 2; i++) {
-        struct dse_model_options open = {.n_threads = 2, .numerics = i == 0 ? DSE_NUMERICS_EXACT : DSE_NUMERICS_FAST};
-        if (dse_model_open(reference_path("deepseek_v2"), &open, &models[i], &error) != DSE_OK)
-            fail_msg("%s", error.message);
+        const struct dse_model_options open = {.n_threads = 2,
+                                               .numerics = i == 0 ? DSE_NUMERICS_EXACT : DSE_NUMERICS_FAST};
+        models[i] = open_reference_as("deepseek_v2", open);
         assert_int_equal(dse_budget_plan(models[i], &options, machine(1000 * MIB), i == 0 ? &exact : &fast, &error),
                          DSE_OK);
     }

@@ -254,10 +254,9 @@ static void prefix_disk_survives_a_restart_on_every_layout(void **state)
 static void prefix_disk_keeps_salts_and_kv_types_apart(void **state)
 {
     (void)state;
-    struct dse_model_options options = {.n_threads = 1, .kv_cache = DSE_KV_CACHE_Q8_0};
-    struct dse_model *model = open_reference("deepseek_v2", DSE_COMPUTE_AUTO, 1), *small = NULL;
-    struct dse_error error;
-    assert_int_equal(dse_model_open(reference_path("deepseek_v2"), &options, &small, &error), DSE_OK);
+    const struct dse_model_options options = {.n_threads = 1, .kv_cache = DSE_KV_CACHE_Q8_0};
+    struct dse_model *model = open_reference("deepseek_v2", DSE_COMPUTE_AUTO, 1);
+    struct dse_model *small = open_reference_as("deepseek_v2", options);
     struct dse_request request = request_of(100, 2);
     assert_int_equal(cached_by(model, on_disk, request), 0);
     request.cache_salt = "s";
@@ -422,10 +421,7 @@ static void prefix_disk_holds_what_the_pool_had_to_give_up(void **state)
                 nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
         }
     assert_true(dse_counter_get(DSE_COUNTER_PREFIX_DISK_READS) > read);
-    wait_until_empty();
-    dse_engine_free(engine);
-    dse_engine_free(plain);
-    dse_model_unref(model);
+    close_pair_of_engines(engine, plain, model);
 }
 
 /* Requests that come, are read for, and leave, in a pool that is too small for them. */

@@ -53,10 +53,7 @@ static void same_result(struct dse_engine *with, struct dse_engine *without, str
 /* The prompt again, longer, shorter, parted in the middle; then with its answer, as the next turn of a chat. */
 static void check_architecture(const char *path, enum dse_kv_cache kv)
 {
-    struct dse_model_options options = {.n_threads = 1, .kv_cache = kv};
-    struct dse_model *model = NULL;
-    struct dse_error error = {0};
-    if (dse_model_open(reference_path(path), &options, &model, &error) != DSE_OK) fail_msg("%s", error.message);
+    struct dse_model *model = open_reference_as(path, (struct dse_model_options){.n_threads = 1, .kv_cache = kv});
     struct dse_engine *with = create_engine(model, cached), *without = create_engine(model, uncached);
     fill_prompt(prompt, 300, model->info.n_vocab, 11);
     same_result(with, without, request_of(100, 40), 0);
@@ -72,19 +69,14 @@ static void check_architecture(const char *path, enum dse_kv_cache kv)
     memcpy(prompt + 100, turn->choice[0].tokens, 40 * sizeof *prompt);
     run_free(turn);
     same_result(with, without, request_of(150, 20), 128); /* 100 and 39 of the answer were stored */
-    wait_until_empty();
-    dse_engine_free(with);
-    dse_engine_free(without);
-    dse_model_unref(model);
+    close_pair_of_engines(with, without, model);
 }
 
 static void prefix_reuse_changes_no_bit_on_any_architecture(void **state)
 {
     (void)state;
-    static const char *const paths[] = {"llama_linear", "qwen2_bias",  "qwen3_yarn",  "deepseek_v1_moe",
-                                        "deepseek_v2",  "deepseek_v3", "deepseek_v32"};
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        check_architecture(paths[i], DSE_KV_CACHE_AUTO);
+    for (size_t i = 0; i < REFERENCE_ARCHITECTURES; i++)
+        check_architecture(reference_architectures[i], DSE_KV_CACHE_AUTO);
     check_architecture("deepseek_v2", DSE_KV_CACHE_Q8_0);
     check_architecture("deepseek_v3", DSE_KV_CACHE_Q8_0);
 }
@@ -108,10 +100,7 @@ static int open_pair(void **state)
 static int close_pair(void **state)
 {
     struct pair *pair = *state;
-    wait_until_empty();
-    dse_engine_free(pair->with);
-    dse_engine_free(pair->without);
-    dse_model_unref(pair->model);
+    close_pair_of_engines(pair->with, pair->without, pair->model);
     return 0;
 }
 

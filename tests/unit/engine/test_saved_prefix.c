@@ -382,10 +382,8 @@ static int cached_by(struct dse_engine *engine, struct dse_request request)
 /* A turn of a chat is computed, saved, and goes on in another engine as if nothing had been. */
 static void check_model(const char *name, struct dse_model_options options)
 {
-    struct dse_model *model = NULL;
-    struct dse_error error = {0};
     options.n_threads = 1;
-    if (dse_model_open(reference_path(name), &options, &model, &error) != DSE_OK) fail_msg("%s", error.message);
+    struct dse_model *model = open_reference_as(name, options);
     struct dse_engine *first = create_engine(model, cached);
     fill_prompt(prompt, 300, model->info.n_vocab, 21);
     struct run *turn = run_request(first, request_of(100, 40));
@@ -417,10 +415,8 @@ static void check_model(const char *name, struct dse_model_options options)
 static void saved_prefix_goes_on_with_equal_bits_on_every_layout(void **state)
 {
     (void)state;
-    static const char *const names[] = {"llama_linear", "qwen2_bias",  "qwen3_yarn",  "deepseek_v1_moe",
-                                        "deepseek_v2",  "deepseek_v3", "deepseek_v32"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        check_model(names[i], (struct dse_model_options){0});
+    for (size_t i = 0; i < REFERENCE_ARCHITECTURES; i++)
+        check_model(reference_architectures[i], (struct dse_model_options){0});
     check_model("llama_linear", (struct dse_model_options){.compute = DSE_COMPUTE_F32});
     check_model("deepseek_v2", (struct dse_model_options){.kv_cache = DSE_KV_CACHE_Q8_0});
     check_model("deepseek_v3", (struct dse_model_options){.kv_cache = DSE_KV_CACHE_Q8_0, .mtp = true});
@@ -430,12 +426,12 @@ static void saved_prefix_goes_on_with_equal_bits_on_every_layout(void **state)
 static void saved_prefix_of_another_model_kv_type_or_salt_is_refused(void **state)
 {
     (void)state;
-    struct dse_model_options options = {.n_threads = 1, .kv_cache = DSE_KV_CACHE_Q8_0};
-    struct dse_model *model = open_reference("deepseek_v2", DSE_COMPUTE_AUTO, 1), *small = NULL;
+    const struct dse_model_options options = {.n_threads = 1, .kv_cache = DSE_KV_CACHE_Q8_0};
+    struct dse_model *model = open_reference("deepseek_v2", DSE_COMPUTE_AUTO, 1);
+    struct dse_model *small = open_reference_as("deepseek_v2", options);
     struct dse_model *other = open_reference("deepseek_v3", DSE_COMPUTE_AUTO, 1);
     struct dse_error error;
     int n;
-    assert_int_equal(dse_model_open(reference_path("deepseek_v2"), &options, &small, &error), DSE_OK);
     struct dse_engine *first = create_engine(model, cached);
     run_free(run_request(first, request_of(100, 2)));
     assert_int_equal(save(first, 100, "x"), 96);

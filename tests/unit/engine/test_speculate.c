@@ -145,10 +145,7 @@ static int same_answer(struct dse_engine *drafting, struct dse_engine *plain, st
 
 static void check_architecture(const char *path, enum dse_kv_cache kv)
 {
-    struct dse_model_options options = {.n_threads = 1, .kv_cache = kv};
-    struct dse_model *model = NULL;
-    struct dse_error error = {0};
-    if (dse_model_open(reference_path(path), &options, &model, &error) != DSE_OK) fail_msg("%s", error.message);
+    struct dse_model *model = open_reference_as(path, (struct dse_model_options){.n_threads = 1, .kv_cache = kv});
     struct dse_engine_options engine = {.context_length = 256, .prefix_caching = true};
     struct dse_engine *plain = create_engine(model, engine);
     engine.max_draft = 8;
@@ -172,19 +169,14 @@ static void check_architecture(const char *path, enum dse_kv_cache kv)
             n_taken += same_answer(drafting, plain, request_of(45, max, (float)temperature));
     }
     assert_true(n_taken > 100);
-    wait_until_empty();
-    dse_engine_free(drafting);
-    dse_engine_free(plain);
-    dse_model_unref(model);
+    close_pair_of_engines(drafting, plain, model);
 }
 
 static void drafting_changes_no_bit_on_any_architecture(void **state)
 {
     (void)state;
-    static const char *const paths[] = {"llama_linear", "qwen2_bias",  "qwen3_yarn",  "deepseek_v1_moe",
-                                        "deepseek_v2",  "deepseek_v3", "deepseek_v32"};
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        check_architecture(paths[i], DSE_KV_CACHE_AUTO);
+    for (size_t i = 0; i < REFERENCE_ARCHITECTURES; i++)
+        check_architecture(reference_architectures[i], DSE_KV_CACHE_AUTO);
     check_architecture("deepseek_v2", DSE_KV_CACHE_Q8_0);
 }
 
@@ -214,10 +206,7 @@ static void answers_with_drafts_are_good_beginnings_for_others(void **state)
         run_free(a);
         run_free(b);
     }
-    wait_until_empty();
-    dse_engine_free(drafting);
-    dse_engine_free(plain);
-    dse_model_unref(model);
+    close_pair_of_engines(drafting, plain, model);
 }
 
 static void several_at_once_draft_and_a_prompt_comes_by(void **state)
@@ -244,10 +233,7 @@ static void several_at_once_draft_and_a_prompt_comes_by(void **state)
     }
     assert_true(dse_counter_get(DSE_COUNTER_DRAFT_TAKEN) > 0);
     assert_true(dse_counter_get(DSE_COUNTER_DRAFT_TAKEN) <= dse_counter_get(DSE_COUNTER_DRAFT_TOKENS));
-    wait_until_empty();
-    dse_engine_free(drafting);
-    dse_engine_free(plain);
-    dse_model_unref(model);
+    close_pair_of_engines(drafting, plain, model);
 }
 
 static void more_than_sixteen_are_refused(void **state)
