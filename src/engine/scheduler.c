@@ -142,7 +142,6 @@ static int draft(struct dse_scheduler *s, struct dse_sequence *sequence, int roo
  * have a better use for them. */
 static void form_decode(struct dse_scheduler *s, struct dse_forward *forward, bool alone)
 {
-    find_decode_memory(s);
     s->n_decode_rows = count_decoding(s);
     for (int t = 0; t < s->n_residents; t++) {
         struct dse_task *task = s->residents[t];
@@ -190,9 +189,10 @@ static int allot(struct dse_sequence **candidates, int count, int budget)
     return budget;
 }
 
-static void form_prefill(struct dse_scheduler *s, struct dse_forward *forward, int budget)
+/* count: of candidates. */
+static void form_prefill(struct dse_scheduler *s, struct dse_forward *forward, int count, int budget)
 {
-    int count = collect_candidates(s), next;
+    int next;
     sort_candidates(s, count);
     for (int first = 0; first < count; first = next) {
         const int64_t level = dse_policy_level(&s->policy, s->candidates[first]->task, s->now_ns);
@@ -218,8 +218,10 @@ void dse_scheduler_form(struct dse_scheduler *s, struct dse_forward *forward, co
     dse_forward_clear(forward);
     s->n_spans = s->n_prefill_rows = s->n_decode_rows = s->n_draft_rows = 0;
     s->stuck = NULL;
-    form_decode(s, forward, collect_candidates(s) == 0);
-    form_prefill(s, forward, dse_chunk_tokens(chunk, s->n_decode_rows));
+    find_decode_memory(s);
+    const int count = collect_candidates(s);
+    form_decode(s, forward, count == 0);
+    form_prefill(s, forward, count, dse_chunk_tokens(chunk, s->n_decode_rows));
 }
 
 bool dse_scheduler_fork(struct dse_scheduler *s, struct dse_task *task)
