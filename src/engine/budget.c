@@ -39,6 +39,13 @@ static uint64_t fraction_of(uint64_t bytes, double fraction)
     return product < 0x1p64 ? (uint64_t)product : UINT64_MAX;
 }
 
+/* 0 means the default where it is no value: least is 1 then. */
+static enum dse_status check_range(int value, int least, int most, const char *field, struct dse_error *err)
+{
+    if (value >= 0 && value <= most) return DSE_OK;
+    return dse_fail_at(err, DSE_ERR_INVALID, field, -1, "%s %d is outside %d…%d", field, value, least, most);
+}
+
 static enum dse_status check_options(const struct dse_model *model, const struct dse_engine_options *o,
                                      struct dse_error *err)
 {
@@ -47,21 +54,12 @@ static enum dse_status check_options(const struct dse_model *model, const struct
         return dse_fail_at(err, DSE_ERR_INVALID, "context_length", -1,
                            "context length %lld is outside 1…%lld, the context the model was trained for",
                            (long long)o->context_length, (long long)trained);
-    if (o->max_concurrent < 0 || o->max_concurrent > DSE_MAX_CONCURRENT)
-        return dse_fail_at(err, DSE_ERR_INVALID, "max_concurrent", -1, "max_concurrent %d is outside 1…%d",
-                           o->max_concurrent, DSE_MAX_CONCURRENT);
-    if (o->max_queue < 0 || o->max_queue > DSE_MAX_QUEUE)
-        return dse_fail_at(err, DSE_ERR_INVALID, "max_queue", -1, "max_queue %d is outside 0…%d", o->max_queue,
-                           DSE_MAX_QUEUE);
-    if (o->chunk_tokens < 0 || o->chunk_tokens > DSE_MAX_CHUNK_TOKENS)
-        return dse_fail_at(err, DSE_ERR_INVALID, "chunk_tokens", -1, "chunk_tokens %d is outside 1…%d", o->chunk_tokens,
-                           DSE_MAX_CHUNK_TOKENS);
-    if (o->max_draft < 0 || o->max_draft > DSE_MAX_DRAFT)
-        return dse_fail_at(err, DSE_ERR_INVALID, "max_draft", -1, "max_draft %d is outside 0…%d", o->max_draft,
-                           DSE_MAX_DRAFT);
-    if (o->adapter_rank < 0 || o->adapter_rank > DSE_MAX_ADAPTER_RANK)
-        return dse_fail_at(err, DSE_ERR_INVALID, "adapter_rank", -1, "adapter_rank %d is outside 0…%d", o->adapter_rank,
-                           DSE_MAX_ADAPTER_RANK);
+    enum dse_status status = check_range(o->max_concurrent, 1, DSE_MAX_CONCURRENT, "max_concurrent", err);
+    if (status == DSE_OK) status = check_range(o->max_queue, 0, DSE_MAX_QUEUE, "max_queue", err);
+    if (status == DSE_OK) status = check_range(o->chunk_tokens, 1, DSE_MAX_CHUNK_TOKENS, "chunk_tokens", err);
+    if (status == DSE_OK) status = check_range(o->max_draft, 0, DSE_MAX_DRAFT, "max_draft", err);
+    if (status == DSE_OK) status = check_range(o->adapter_rank, 0, DSE_MAX_ADAPTER_RANK, "adapter_rank", err);
+    if (status != DSE_OK) return status;
     if (!(o->memory_fraction >= 0 && o->memory_fraction <= 1)) /* also refuses NaN */
         return dse_fail_at(err, DSE_ERR_INVALID, "memory_fraction", -1, "memory_fraction must lie between 0 and 1");
     return DSE_OK;

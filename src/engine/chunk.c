@@ -1,6 +1,8 @@
 /* Step sizes that follow the machine: see chunk.h. */
 #include "engine/chunk.h"
 
+#include "engine/smoothed.h"
+
 /* A cancelled request waits for the step in progress. */
 #define SLOW_STEP_NS 200000000.0
 #define FAST_STEP_NS 80000000.0
@@ -24,16 +26,11 @@ int dse_chunk_tokens(const struct dse_chunk *chunk, int n_decode_rows)
     return n_decode_rows > 0 ? chunk->beside : chunk->alone;
 }
 
-static double smoothed(double old, double now)
-{
-    return old > 0 ? 0.75 * old + 0.25 * now : now;
-}
-
 /* Of steps that only decode, what an undisturbed one takes: the last ones before a prompt are slower, since a prompt
  * comes in and is tokenized beside them. */
 static double undisturbed(double old, double now)
 {
-    return old > 0 && now > old ? 0.97 * old + 0.03 * now : smoothed(old, now);
+    return old > 0 && now > old ? 0.97 * old + 0.03 * now : dse_smoothed(old, now);
 }
 
 static int within(const struct dse_chunk *chunk, double tokens, int least)
@@ -64,7 +61,7 @@ void dse_chunk_note(struct dse_chunk *chunk, int n_prefill_rows, int n_decode_ro
         return;
     } else {
         const double rest = elapsed > chunk->decode_ns ? elapsed - chunk->decode_ns : 0.1 * elapsed;
-        chunk->per_token_ns = smoothed(chunk->per_token_ns, rest / n_prefill_rows);
+        chunk->per_token_ns = dse_smoothed(chunk->per_token_ns, rest / n_prefill_rows);
     }
     choose_beside(chunk);
 }

@@ -1,6 +1,8 @@
 /* When and what to draft: see speculate.h. */
 #include "engine/speculate.h"
 
+#include "engine/smoothed.h"
+
 /* Fewer equal tokens are chance more often than a repetition. */
 #define MIN_MATCH 3
 /* Of two places the one that agrees longer is the better guess; beyond this length they are equally good. */
@@ -89,22 +91,18 @@ void dse_speculate_note_draft(struct dse_draft_record *record, int n_drafted, in
     record->tried = record->taken = 0;
 }
 
-static double smoothed(double old, double now)
-{
-    return old > 0 ? 0.75 * old + 0.25 * now : now;
-}
-
 void dse_speculate_note_step(struct dse_speculation *speculation, int n_decoding, int n_drafted, uint64_t elapsed_ns)
 {
     const double elapsed = (double)elapsed_ns;
     if (n_drafted == 0) {
-        speculation->base_ns = n_decoding == speculation->n_base ? smoothed(speculation->base_ns, elapsed) : elapsed;
+        speculation->base_ns = n_decoding == speculation->n_base ? dse_smoothed(speculation->base_ns, elapsed)
+                                                                 : elapsed;
         speculation->n_base = n_decoding;
         speculation->n_since = 0;
     } else if (n_decoding == speculation->n_base && speculation->base_ns > 0) {
         speculation->n_since++;
         /* even where rows cost nothing this stays above zero: a draft that fails is never free */
         double row = (elapsed - speculation->base_ns) / n_drafted, least = 0.02 * speculation->base_ns;
-        speculation->row_ns = smoothed(speculation->row_ns, row > least ? row : least);
+        speculation->row_ns = dse_smoothed(speculation->row_ns, row > least ? row : least);
     }
 }
