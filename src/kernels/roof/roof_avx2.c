@@ -1,9 +1,8 @@
-/* Roofs of AVX2: see roof.h. Eight sums, as many as a tile of the matmul kernels has, twelve for f32. Every
- * loop over them is unrolled: the sums live in registers. */
-#include <immintrin.h>
-#include <string.h>
-
-#include "kernels/prototypes.h"
+/* Roofs of AVX2: see roof.h. Eight sums of s8, as many as a tile of the matmul kernels has. Every loop over
+ * them is unrolled: the sums live in registers. */
+#define DSE_NAME(op) dse_##op##_avx2
+#define ROOF_SUMS    6
+#include "kernels/roof/roof_f32_body.h"
 
 uint64_t dse_roof_s8_avx2(uint64_t n)
 {
@@ -28,24 +27,4 @@ uint64_t dse_roof_s8_avx2(uint64_t n)
     for (int j = 0; j < 8; j++)
         __asm__ volatile("" ::"x"(sum[j]));
     return 8 * 32;
-}
-
-uint64_t dse_roof_f32_avx2(uint64_t n)
-{
-    const __m256 a = _mm256_set1_ps(0.5f);
-    __m256 sum[12];
-#pragma GCC unroll 12
-    for (int j = 0; j < 12; j++)
-        sum[j] = _mm256_setzero_ps();
-    for (uint64_t i = 0; i < n; i++) {
-#pragma GCC unroll 12
-        for (int j = 0; j < 12; j++) {
-            sum[j] = _mm256_fmadd_ps(a, a, sum[j]);
-            __asm__("" : "+x"(sum[j]));
-        }
-    }
-#pragma GCC unroll 12
-    for (int j = 0; j < 12; j++)
-        __asm__ volatile("" ::"x"(sum[j]));
-    return 12 * 8;
 }

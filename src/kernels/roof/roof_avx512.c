@@ -1,8 +1,7 @@
 /* Roofs of AVX-512: see roof.h. */
-#include <immintrin.h>
-#include <string.h>
-
-#include "kernels/prototypes.h"
+#define DSE_NAME(op) dse_##op##_avx512
+#define ROOF_SUMS    12
+#include "kernels/roof/roof_f32_body.h"
 
 uint64_t dse_roof_s8_avx512(uint64_t n)
 {
@@ -25,24 +24,4 @@ uint64_t dse_roof_s8_avx512(uint64_t n)
     for (int j = 0; j < 8; j++)
         __asm__ volatile("" ::"v"(sum[j]));
     return 8 * 64;
-}
-
-uint64_t dse_roof_f32_avx512(uint64_t n)
-{
-    const __m512 a = _mm512_set1_ps(0.5f);
-    __m512 sum[12];
-#pragma GCC unroll 12
-    for (int j = 0; j < 12; j++)
-        sum[j] = _mm512_setzero_ps();
-    for (uint64_t i = 0; i < n; i++) {
-#pragma GCC unroll 12
-        for (int j = 0; j < 12; j++) {
-            sum[j] = _mm512_fmadd_ps(a, a, sum[j]);
-            __asm__("" : "+v"(sum[j]));
-        }
-    }
-#pragma GCC unroll 12
-    for (int j = 0; j < 12; j++)
-        __asm__ volatile("" ::"v"(sum[j]));
-    return 12 * 16;
 }
