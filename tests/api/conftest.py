@@ -157,6 +157,13 @@ class Server:
         return self.process.returncode
 
 
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.005)
+
+
 def post_bytes(path, body, *extra):
     """A raw POST request."""
     data = json.dumps(body).encode() if not isinstance(body, bytes) else body

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from conftest import DATA, Server, post_bytes, read_all
+from conftest import DATA, Server, post_bytes, read_all, wait_for
 
 CHAT = "/v1/chat/completions"
 LONG = {"messages": [{"role": "user", "content": "Tell a story"}], "max_tokens": 4000, "ignore_eos": True}
@@ -19,13 +19,6 @@ def busy_server():
     server = Server("--max-model-len", "4096", "--max-concurrent", "2", "--chunk-tokens", "64")
     yield server
     assert server.stop() == 0
-
-
-def wait_for(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.005)
 
 
 @contextlib.contextmanager

@@ -20,13 +20,6 @@ def ask(server, number, repeat=6):
     return reply.json["choices"], reply.json["timings"]["cache_n"]
 
 
-def wait_for(server, metric, least):
-    end = time.monotonic() + 60
-    while server.metric(metric) < least:
-        assert time.monotonic() < end, metric
-        time.sleep(0.02)
-
-
 def start_on(folder, *arguments, **options):
     return Server("--max-model-len", "512", "--prefix-cache-disk", str(folder), *arguments, **options)
 

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from conftest import Server
+from conftest import Server, wait_for
 from test_openapi import validate
 
 CHAT = "/v1/chat/completions"
@@ -283,7 +283,7 @@ def test_the_server_ends_while_slots_are_saved(folder):
     threads = [threading.Thread(target=save) for _ in range(4)]
     for thread in threads:
         thread.start()
-    time.sleep(0.05)
+    wait_for(lambda: server.metric("slots_saved_total") >= 1)
     assert server.stop() == 0, "".join(server.lines)
     for thread in threads:
         thread.join()

@@ -613,6 +613,31 @@ static void decoding_goes_on_while_a_slot_is_written_or_read(void **state)
     close_one(&one);
 }
 
+/* What the engine sees next, or has seen, of what another thread asks of it. */
+static bool is_asked(const struct dse_engine *engine)
+{
+    return engine->transfers != NULL;
+}
+
+static bool has_taken_all(const struct dse_engine *engine)
+{
+    return engine->inbox == NULL;
+}
+
+static bool is_stopping(const struct dse_engine *engine)
+{
+    return engine->stopping;
+}
+
+static void wait_until(struct dse_engine *engine, bool (*holds)(const struct dse_engine *engine))
+{
+    for (bool held = false; !held; nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL)) {
+        pthread_mutex_lock(&engine->lock);
+        held = holds(engine);
+        pthread_mutex_unlock(&engine->lock);
+    }
+}
+
 static void request_that_needs_the_whole_pool_waits_for_a_transfer_and_is_not_refused(void **state)
 {
     (void)state;
@@ -626,7 +651,7 @@ static void request_that_needs_the_whole_pool_waits_for_a_transfer_and_is_not_re
             prompt[0] ^= 1;
             run_submit(run, one.engine, request_of(250, unbounded ? -1 : 6));
             prompt[0] ^= 1;
-            nanosleep(&(struct timespec){.tv_nsec = 30000000}, NULL);
+            wait_until(one.engine, has_taken_all);
             assert_int_equal(end_transfer(&gate, thread), DSE_OK);
             run_wait(run);
             assert_int_equal(run->choice[0].finish, DSE_FINISH_LENGTH);
@@ -634,15 +659,6 @@ static void request_that_needs_the_whole_pool_waits_for_a_transfer_and_is_not_re
         }
     }
     close_one(&one);
-}
-
-static void wait_until_asked(struct dse_engine *engine)
-{
-    for (bool asked = false; !asked; nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL)) {
-        pthread_mutex_lock(&engine->lock);
-        asked = engine->transfers != NULL;
-        pthread_mutex_unlock(&engine->lock);
-    }
 }
 
 static void transfer_leaves_running_requests_what_they_were_promised(void **state)
@@ -665,7 +681,7 @@ static void transfer_leaves_running_requests_what_they_were_promised(void **stat
         prompt[0] ^= 1;
         run_wait_held(run);
         assert_int_equal(pthread_create(&thread, NULL, transfer_main, &gate), 0);
-        wait_until_asked(one.engine);
+        wait_until(one.engine, is_asked);
         run_release(run);
         assert_int_equal(end_transfer(&gate, thread), DSE_ERR_UNAVAILABLE);
         run_wait(run);
@@ -711,7 +727,7 @@ static void engine_that_ends_waits_for_the_transfer(void **state)
         assert_int_equal(save(one.engine, 250, "x"), 224);
         pthread_t thread = begin_transfer(&gate, one.engine, restores, restores ? 9 : 2);
         assert_int_equal(pthread_create(&ending, NULL, free_engine, one.engine), 0);
-        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        wait_until(one.engine, is_stopping);
         assert_int_equal(end_transfer(&gate, thread), restores ? DSE_ERR_UNAVAILABLE : DSE_OK);
         assert_int_equal(pthread_join(ending, NULL), 0);
         dse_model_unref(one.model);
@@ -763,7 +779,7 @@ static void forgetting_spares_what_others_stand_on_or_use(void **state)
     run_submit(run, one.engine, request_of(225, 30));
     run_wait_held(run);
     assert_int_equal(pthread_create(&thread, NULL, forget, &forgetting), 0);
-    nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    wait_until(one.engine, is_asked);
     run_release(run);
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(forgetting.n, 0);
