@@ -65,24 +65,15 @@ static bool append(struct dse_prefix_found **found, size_t *n, size_t *capacity,
     return true;
 }
 
-static DIR *open_listing(const struct dse_prefix_folder *folder, struct dse_error *err)
-{
-    int fd = openat(folder->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *listing = fd >= 0 ? fdopendir(fd) : NULL;
-    if (listing != NULL) return listing;
-    (void)dse_fail_errno(err, errno, "prefix_cache_disk", "list the prefix cache");
-    if (fd >= 0) (void)close(fd);
-    return NULL;
-}
-
 enum dse_status dse_prefix_folder_scan(const struct dse_prefix_folder *folder, struct dse_prefix_found **found,
                                        size_t *n_found, struct dse_error *err)
 {
     size_t capacity = 0;
     *found = NULL;
     *n_found = 0;
-    DIR *listing = open_listing(folder, err);
-    if (listing == NULL) return DSE_ERR_IO;
+    DIR *listing;
+    if (dse_private_folder_list(folder->fd, "prefix_cache_disk", "list the prefix cache", &listing, err) != DSE_OK)
+        return DSE_ERR_IO;
     enum dse_status status = DSE_OK;
     for (struct dirent *entry; status == DSE_OK && *n_found < MAX_FILES && (entry = readdir(listing)) != NULL;) {
         struct dse_prefix_found one;

@@ -59,3 +59,14 @@ enum dse_status dse_private_folder_open(const char *path, const char *what, int 
     *fd = folder;
     return DSE_OK;
 }
+
+enum dse_status dse_private_folder_list(int folder, const char *field, const char *what, DIR **listing,
+                                        struct dse_error *err)
+{
+    int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    *listing = fd >= 0 ? fdopendir(fd) : NULL;
+    if (*listing != NULL) return DSE_OK;
+    enum dse_status status = dse_fail_errno(err, errno, field, what);
+    if (fd >= 0) (void)close(fd);
+    return status;
+}

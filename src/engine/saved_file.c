@@ -49,13 +49,10 @@ static void remove_leftover(int folder, const char *name)
 
 static enum dse_status remove_leftovers(int folder, struct dse_error *err)
 {
-    int fd = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *listing = fd >= 0 ? fdopendir(fd) : NULL;
-    if (listing == NULL) {
-        enum dse_status status = dse_fail_errno(err, errno, "slot_save_path", "list the folder of saved slots");
-        if (fd >= 0) (void)close(fd);
-        return status;
-    }
+    DIR *listing;
+    enum dse_status status = dse_private_folder_list(folder, "slot_save_path", "list the folder of saved slots",
+                                                     &listing, err);
+    if (status != DSE_OK) return status;
     for (struct dirent *entry; (entry = readdir(listing)) != NULL;)
         if (strncmp(entry->d_name, TEMPORARY, sizeof TEMPORARY - 1) == 0) remove_leftover(folder, entry->d_name);
     (void)closedir(listing);
