@@ -1,6 +1,5 @@
 /* Activation quantizer, AVX2. Called through activation.c; the result is that of s8_scalar.c. */
 #include <immintrin.h>
-#include <math.h>
 #include <string.h>
 
 #include "kernels/prototypes.h"
@@ -35,13 +34,7 @@ void dse_quantize_s8_avx2(const float *x, size_t cols, int8_t *values, float *sc
         uint32_t largest_bits = max_of(bits);
         float largest;
         memcpy(&largest, &largest_bits, 4);
-        if (largest_bits >= 0x7f800000 || largest < DSE_QUANTIZE_TINY) {
-            float scale = largest_bits >= 0x7f800000 ? NAN : 0.0f;
-            memset(values, 0, 32);
-            scales[b] = sums[b] = scale;
-            half_sums[2 * b] = half_sums[2 * b + 1] = 0;
-            continue;
-        }
+        if (dse_quantize_unusual(largest_bits, b, values, scales, sums, half_sums)) continue;
         float scale = largest / 127.0f;
         __m256 inverse = _mm256_set1_ps(127.0f / largest);
         __m256i q[4];
@@ -51,9 +44,6 @@ void dse_quantize_s8_avx2(const float *x, size_t cols, int8_t *values, float *sc
         packed = _mm256_permutevar8x32_epi32(packed, order);
         _mm256_storeu_si256((__m256i *)(void *)values, packed);
         int sum0 = sum_of(_mm256_castsi256_si128(packed)), sum1 = sum_of(_mm256_extracti128_si256(packed, 1));
-        scales[b] = scale;
-        sums[b] = scale * (float)(sum0 + sum1);
-        half_sums[2 * b] = (int16_t)sum0;
-        half_sums[2 * b + 1] = (int16_t)sum1;
+        dse_quantize_finish(b, scale, sum0, sum1, scales, sums, half_sums);
     }
 }

@@ -1,6 +1,5 @@
 /* Activation quantizer, NEON. Called through activation.c; the result is that of s8_scalar.c. */
 #include <arm_neon.h>
-#include <math.h>
 #include <string.h>
 
 #include "kernels/prototypes.h"
@@ -27,21 +26,12 @@ void dse_quantize_s8_neon(const float *x, size_t cols, int8_t *values, float *sc
         uint32_t largest_bits = vmaxvq_u32(bits);
         float largest;
         memcpy(&largest, &largest_bits, 4);
-        if (largest_bits >= 0x7f800000 || largest < DSE_QUANTIZE_TINY) {
-            float scale = largest_bits >= 0x7f800000 ? NAN : 0.0f;
-            memset(values, 0, 32);
-            scales[b] = sums[b] = scale;
-            half_sums[2 * b] = half_sums[2 * b + 1] = 0;
-            continue;
-        }
+        if (dse_quantize_unusual(largest_bits, b, values, scales, sums, half_sums)) continue;
         float scale = largest / 127.0f, inverse = 127.0f / largest;
         int8x16_t q0 = quantize_16(v, inverse), q1 = quantize_16(v + 4, inverse);
         vst1q_s8(values, q0);
         vst1q_s8(values + 16, q1);
         int sum0 = vaddlvq_s8(q0), sum1 = vaddlvq_s8(q1);
-        scales[b] = scale;
-        sums[b] = scale * (float)(sum0 + sum1);
-        half_sums[2 * b] = (int16_t)sum0;
-        half_sums[2 * b + 1] = (int16_t)sum1;
+        dse_quantize_finish(b, scale, sum0, sum1, scales, sums, half_sums);
     }
 }
