@@ -33,10 +33,7 @@ static void prepare(const struct cpu_product_job *job, struct dse_activation *ac
 /* The first step of adapters: x are the rows that the products meet. */
 static void project_low(const struct cpu_product_job *job, const float *x, int thread, int n_threads)
 {
-    enum dse_adapter_site sites[DSE_ADAPTION_SITES];
-    for (int i = 0; i < job->n_products; i++)
-        sites[i] = job->products[i].site;
-    dse_cpu_low_project(job->adaption, sites, job->n_products, x, job->cols, thread, n_threads);
+    dse_cpu_low_project(job->adaption, job->sites, job->n_products, x, job->cols, thread, n_threads);
     dse_pool_barrier(job->pool);
 }
 
@@ -142,12 +139,10 @@ void dse_cpu_run_products(struct dse_device *device, struct cpu_product_job *job
     job->cols = job->products[0].w->cols;
     for (int i = 0; i < job->n_products; i++) {
         if (dse_layout_uses_s8(job->products[i].w->layout)) job->uses_s8 = true;
+        job->sites[i] = job->products[i].site;
         if (i == 0 || !job->gated) job->n_panels += cpu_panels_of(job->products[i].w);
     }
-    enum dse_adapter_site sites[DSE_ADAPTION_SITES];
-    for (int i = 0; i < job->n_products; i++)
-        sites[i] = job->products[i].site;
-    if (!dse_cpu_low_needed(job->adaption, sites, job->n_products)) job->adaption = NULL;
+    if (!dse_cpu_low_needed(job->adaption, job->sites, job->n_products)) job->adaption = NULL;
     dse_pool_run(device->pool, job->n_rows <= CPU_PRIVATE_ROWS ? run_few_rows : run_many_rows, job);
 }
 

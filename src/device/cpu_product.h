@@ -29,6 +29,7 @@ struct cpu_product_job {
     /* filled by dse_cpu_run_products */
     struct cpu_state *state;
     struct dse_pool *pool;
+    enum dse_adapter_site sites[DSE_ADAPTION_SITES]; /* of the products */
     size_t cols;
     bool uses_s8;
     size_t n_panels; /* over all products; gated: of one of the two */
