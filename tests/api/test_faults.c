@@ -18,6 +18,7 @@
 #include "base/alloc.h"
 #include "base/buffer.h"
 #include "base/counters.h"
+#include "server/http_internal.h"
 #include "server/server_internal.h"
 
 #define MAX_ANSWER   (512 * 1024)
@@ -113,6 +114,18 @@ static int close_fixture(void **state)
     return 0;
 }
 
+/* What the server still does for the connection before, or not yet for the one just made, would count for the next
+ * request. */
+static void wait_for_connections(int n)
+{
+    struct dse_http *http = fixture.server->http;
+    for (bool settled = false; !settled; usleep(50)) {
+        pthread_mutex_lock(&http->lock);
+        settled = http->n_connections == n && !http->exchanges;
+        pthread_mutex_unlock(&http->lock);
+    }
+}
+
 /* The body of the answer to a request whose n-th allocation fails, 0: none does. HTTP/1.0, so that it comes in one piece.
  * Without a body it is a GET. NUMBER in the body becomes another one each time: what is cached by its text is made anew. */
 #define NUMBER "#####"
@@ -124,7 +137,9 @@ static void ask(const struct shape *shape, const char *path, const char *body, l
     size_t got = 0;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
+    wait_for_connections(0);
     assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    wait_for_connections(1);
     int length = body ? snprintf(request, sizeof request,
                                  "POST %s HTTP/1.0\r\nHost: localhost\r\nContent-Length: %zu\r\n\r\n%s", path,
                                  strlen(body), body)
@@ -140,7 +155,7 @@ static void ask(const struct shape *shape, const char *path, const char *body, l
     assert_int_equal(send(fd, request, (size_t)length, MSG_NOSIGNAL), length);
     for (ssize_t part = 1; part > 0 && got + 1 < MAX_ANSWER; got += part > 0 ? (size_t)part : 0) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (poll(&p, 1, 20000) <= 0) fail_msg("no answer when allocation %ld fails", n);
+        if (poll(&p, 1, 60000) <= 0) fail_msg("no answer when allocation %ld fails", n);
         part = recv(fd, answer + got, MAX_ANSWER - 1 - got, 0);
     }
     close(fd);
@@ -151,7 +166,10 @@ static void ask(const struct shape *shape, const char *path, const char *body, l
     const char *end = strstr(answer, "\r\n\r\n");
     if (strstr(answer, "Content-Type: text/event-stream") && !has(answer, shape->ends))
         fail_msg("a stream has begun and is cut when allocation %ld fails:\n%s", n, answer);
-    if (end) memmove(answer, end + 4, strlen(end + 4) + 1);
+    if (end && end[4] == '\0' && strstr(answer, " 503 ")) /* no memory even for the text of the error */
+        strcpy(answer, LAST_RESORT);
+    else if (end)
+        memmove(answer, end + 4, strlen(end + 4) + 1);
 }
 
 /* What differs from answer to answer is made alike: numbers (times) and the random parts of ids. */
@@ -202,7 +220,7 @@ static void every_allocation_fails(const struct shape *shape, const char *path, 
             !has(answer, shape->ends))
             fail_msg("%s: an error is not the end of the stream when allocation %ld fails:\n%s", path, n, answer);
     }
-    assert_true(n_told >= least);
+    if (n_told < least) fail_msg("%s: %ld faults told, not %ld", path, n_told, least);
 }
 
 static void every_allocation_fails_once(const struct shape *shape, const char *path, const char *body)
