@@ -1,13 +1,13 @@
-/* `bench`: prefill and decode rates by depth and batch, with the CPU and its memory bandwidth beside them. */
+/* `bench`: prefill and decode rates by depth and batch, beside what the CPU and its memory allow at most. */
 #include <dse/dse.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cpu.h"
-#include "cli/bandwidth.h"
 #include "cli/bench_kernel.h"
 #include "cli/json_out.h"
+#include "cli/limits.h"
 #include "cli/model_arguments.h"
 #include "cli/verbs.h"
 
@@ -16,13 +16,14 @@
 struct row {
     struct dse_bench_spec spec;
     double median, slowest, fastest; /* tokens per second over all sequences */
+    double of_limit;                 /* median, as a share of what is possible at most */
 };
 
 struct bench {
     const struct dse_options *options;
     struct dse_model *model;
     struct dse_model_info info;
-    double bandwidth; /* bytes per second */
+    struct dse_limits limits;
     const char *format;
     json_t *rows; /* json format: collected */
 };
@@ -31,6 +32,21 @@ static int compare(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+/* Tokens per second at most: each weight that a token uses is multiplied once for it, and read once for all rows of a
+ * pass (of a whole prompt, if it were one pass); keys and values are read too. Their products, and experts that only
+ * some rows use, are left out: no program can be faster than this. */
+static double limit(const struct bench *bench, const struct dse_bench_spec *spec)
+{
+    const struct dse_model_info *info = &bench->info;
+    const double active = (double)info->n_active_parameters, head = (double)info->n_vocab * info->n_embd;
+    const double weight_bytes = (double)info->file_bytes * active / (double)info->n_parameters;
+    const double rows = (double)spec->n_seqs * (spec->n_prompt > 0 ? spec->n_prompt : 1);
+    const double macs = rows * (active - head) + spec->n_seqs * head; /* a prompt's last row alone needs the head */
+    const double bytes = weight_bytes + (double)spec->n_seqs * (double)info->kv_bytes_per_token * spec->n_depth;
+    const double memory = bytes / bench->limits.bandwidth, arithmetic = macs / bench->limits.macs;
+    return rows / (memory > arithmetic ? memory : arithmetic);
 }
 
 static enum dse_status measure(struct bench *bench, struct row *row, struct dse_error *err)
@@ -50,6 +66,7 @@ static enum dse_status measure(struct bench *bench, struct row *row, struct dse_
     row->median = repeats % 2 ? rates[repeats / 2] : (rates[repeats / 2 - 1] + rates[repeats / 2]) / 2;
     row->slowest = rates[0];
     row->fastest = rates[repeats - 1];
+    row->of_limit = row->median / limit(bench, &row->spec);
     return DSE_OK;
 }
 
@@ -62,12 +79,13 @@ static json_t *row_json(const struct bench *bench, const struct row *row)
 {
     char features[64];
     dse_cpu_feature_names(dse_cpu_features(), features, sizeof features);
-    return json_pack("{s:i, s:i, s:i, s:i, s:s, s:f, s:f, s:f, s:s, s:s, s:s, s:s, s:i, s:f}", "n_prompt",
+    return json_pack("{s:i, s:i, s:i, s:i, s:s, s:f, s:f, s:f, s:f, s:s, s:s, s:s, s:s, s:i, s:f, s:f}", "n_prompt",
                      row->spec.n_prompt, "n_gen", row->spec.n_gen, "n_depth", row->spec.n_depth, "n_seqs",
                      row->spec.n_seqs, "numerics", numerics_name(row->spec.numerics), "tokens_per_second", row->median,
-                     "slowest", row->slowest, "fastest", row->fastest, "model", bench->info.name, "quantization",
-                     bench->info.quantization, "cpu", dse_cpu_model(), "cpu_features", features, "threads",
-                     bench->info.n_threads, "bandwidth_bytes_per_second", bench->bandwidth);
+                     "slowest", row->slowest, "fastest", row->fastest, "of_limit", row->of_limit, "model",
+                     bench->info.name, "quantization", bench->info.quantization, "cpu", dse_cpu_model(), "cpu_features",
+                     features, "threads", bench->info.n_threads, "bandwidth_bytes_per_second", bench->limits.bandwidth,
+                     "macs_per_second", bench->limits.macs);
 }
 
 static void print_head(const struct bench *bench)
@@ -75,15 +93,16 @@ static void print_head(const struct bench *bench)
     char features[64];
     dse_cpu_feature_names(dse_cpu_features(), features, sizeof features);
     if (strcmp(bench->format, "md") == 0) {
-        printf("model: %s %s %s, %.1f M parameters\ncpu: %s (%s), %d threads, %.1f GB/s read\n\n", bench->info.name,
-               bench->info.arch, bench->info.quantization, (double)bench->info.n_parameters * 1e-6, dse_cpu_model(),
-               features, bench->info.n_threads, bench->bandwidth * 1e-9);
-        printf("| test | n_prompt | n_gen | depth | seqs | numerics | tok/s | slowest | fastest "
-               "|\n|---|---|---|---|---|---|---|---|---|\n");
+        printf("model: %s %s %s, %.1f M parameters\ncpu: %s (%s), %d threads, %.1f GB/s read, "
+               "%.0f G 8-bit multiply-adds/s\n\n",
+               bench->info.name, bench->info.arch, bench->info.quantization, (double)bench->info.n_parameters * 1e-6,
+               dse_cpu_model(), features, bench->info.n_threads, bench->limits.bandwidth * 1e-9,
+               bench->limits.macs * 1e-9);
+        printf("| test | n_prompt | n_gen | depth | seqs | numerics | tok/s | slowest | fastest | of limit "
+               "|\n|---|---|---|---|---|---|---|---|---|---|\n");
     } else if (strcmp(bench->format, "csv") == 0) {
-        printf("n_prompt,n_gen,n_depth,n_seqs,numerics,tokens_per_second,slowest,fastest,model,quantization,cpu,cpu_"
-               "features,"
-               "threads,bandwidth_bytes_per_second\n");
+        printf("n_prompt,n_gen,n_depth,n_seqs,numerics,tokens_per_second,slowest,fastest,of_limit,model,quantization,"
+               "cpu,cpu_features,threads,bandwidth_bytes_per_second,macs_per_second\n");
     }
 }
 
@@ -101,13 +120,14 @@ static enum dse_status print_row(struct bench *bench, const struct row *row, str
     if (strcmp(bench->format, "csv") == 0) {
         char features[64];
         dse_cpu_feature_names(dse_cpu_features(), features, sizeof features);
-        printf("%d,%d,%d,%d,%s,%.2f,%.2f,%.2f,\"%s\",%s,\"%s\",\"%s\",%d,%.0f\n", s->n_prompt, s->n_gen, s->n_depth,
-               s->n_seqs, numerics_name(s->numerics), row->median, row->slowest, row->fastest, bench->info.name,
-               bench->info.quantization, dse_cpu_model(), features, bench->info.n_threads, bench->bandwidth);
+        printf("%d,%d,%d,%d,%s,%.2f,%.2f,%.2f,%.3f,\"%s\",%s,\"%s\",\"%s\",%d,%.0f,%.0f\n", s->n_prompt, s->n_gen,
+               s->n_depth, s->n_seqs, numerics_name(s->numerics), row->median, row->slowest, row->fastest,
+               row->of_limit, bench->info.name, bench->info.quantization, dse_cpu_model(), features,
+               bench->info.n_threads, bench->limits.bandwidth, bench->limits.macs);
     } else {
-        printf("| %s%d | %d | %d | %d | %d | %s | %.1f | %.1f | %.1f |\n", s->n_prompt > 0 ? "pp" : "tg",
+        printf("| %s%d | %d | %d | %d | %d | %s | %.1f | %.1f | %.1f | %.0f %% |\n", s->n_prompt > 0 ? "pp" : "tg",
                s->n_prompt > 0 ? s->n_prompt : s->n_gen, s->n_prompt, s->n_gen, s->n_depth, s->n_seqs,
-               numerics_name(s->numerics), row->median, row->slowest, row->fastest);
+               numerics_name(s->numerics), row->median, row->slowest, row->fastest, 100 * row->of_limit);
     }
     fflush(stdout);
     return DSE_OK;
@@ -166,6 +186,16 @@ static enum dse_status each_test(struct bench *bench, visit_fn *visit, struct ds
     return status == DSE_OK ? each_length(bench, DSE_OPT_BENCH_GEN, visit, err) : status;
 }
 
+static enum dse_status measure_limits(struct bench *bench, struct dse_error *err)
+{
+    struct dse_pool *pool;
+    enum dse_status status = dse_pool_create(bench->info.n_threads, &pool, err);
+    if (status != DSE_OK) return status;
+    status = dse_measure_limits(pool, &bench->limits, err);
+    dse_pool_free(pool);
+    return status;
+}
+
 enum dse_status dse_verb_bench(const struct dse_options *options, struct dse_error *err)
 {
     struct bench bench = {.options = options, .format = dse_opt_text(options, DSE_OPT_OUTPUT_FORMAT)};
@@ -175,7 +205,7 @@ enum dse_status dse_verb_bench(const struct dse_options *options, struct dse_err
     if (status != DSE_OK) return status;
     dse_model_get_info(bench.model, &bench.info);
     status = each_test(&bench, check_test, err); /* what is refused is refused before there is a table */
-    if (status == DSE_OK) status = dse_measure_bandwidth(bench.info.n_threads, &bench.bandwidth, err);
+    if (status == DSE_OK) status = measure_limits(&bench, err);
     bench.rows = json_array();
     if (status == DSE_OK) {
         print_head(&bench);

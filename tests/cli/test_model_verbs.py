@@ -1,5 +1,6 @@
 """Verbs on real and reference models: run, show, bench, eval."""
 import array
+import csv
 import json
 import os
 import shutil
@@ -239,7 +240,10 @@ def test_bench_writes_the_promised_rows(program, model):
     rows = json.loads(result.stdout)
     assert [(r["n_prompt"], r["n_gen"], r["n_depth"], r["n_seqs"]) for r in rows] == \
         [(32, 0, 16, 1), (32, 0, 16, 2), (0, 4, 16, 1), (0, 4, 16, 2)]
-    assert all(r["tokens_per_second"] > 0 and r["bandwidth_bytes_per_second"] > 1e8 and r["cpu"] for r in rows)
+    assert all(r["tokens_per_second"] > 0 and r["bandwidth_bytes_per_second"] > 1e8 and r["macs_per_second"] > 1e8
+               and 0 < r["of_limit"] and r["cpu"] for r in rows)
+    head, *lines = program("bench", model, "-p", "0", "-n", "4", "-r", "1", "-o", "csv").stdout.splitlines()
+    assert len(lines) == 1 and len(next(csv.reader(lines))) == len(head.split(","))
 
 
 def test_bench_kernel_compares_each_kernel_with_its_roof(program):

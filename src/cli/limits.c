@@ -1,18 +1,21 @@
 /* Measuring read bandwidth: each thread sums its share of a large buffer, in several streams at once, since a core gets
- * more out of the memory that way. */
-#include "cli/bandwidth.h"
+ * more out of the memory that way. And multiply-adds: each thread runs the roof of the best instruction set. */
+#include "cli/limits.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/clock.h"
-#include "base/thread.h"
+#include "kernels/dispatch.h"
+#include "kernels/roof/roof.h"
 
 #define BUFFER_BYTES ((size_t)512 << 20)
 #define PASSES       5
 #define STREAMS      4
+#define ROOF_ROUNDS  50000
 
 struct read_job {
     const uint64_t *words;
@@ -44,16 +47,10 @@ static void sum(void *context, int thread, int n_threads)
     job->sink = total;
 }
 
-enum dse_status dse_measure_bandwidth(int n_threads, double *bytes_per_second, struct dse_error *err)
+static enum dse_status measure_bandwidth(struct dse_pool *pool, double *bytes_per_second, struct dse_error *err)
 {
-    struct dse_pool *pool;
-    enum dse_status status = dse_pool_create(n_threads, &pool, err);
-    if (status != DSE_OK) return status;
     struct read_job job = {.words = dse_alloc_pages(DSE_MEM_SCRATCH, BUFFER_BYTES)};
-    if (job.words == NULL) {
-        dse_pool_free(pool);
-        return dse_fail_memory(err, BUFFER_BYTES, "the bandwidth measurement");
-    }
+    if (job.words == NULL) return dse_fail_memory(err, BUFFER_BYTES, "the bandwidth measurement");
     dse_pool_run(pool, fill, &job);
     *bytes_per_second = 0;
     for (int i = 0; i < PASSES; i++) {
@@ -63,6 +60,37 @@ enum dse_status dse_measure_bandwidth(int n_threads, double *bytes_per_second, s
         if (rate > *bytes_per_second) *bytes_per_second = rate;
     }
     dse_free_pages((void *)job.words);
-    dse_pool_free(pool);
     return DSE_OK;
+}
+
+struct multiply_job {
+    dse_roof_fn *roof;
+    atomic_uint_least64_t macs;
+};
+
+static void multiply(void *context, int thread, int n_threads)
+{
+    (void)thread, (void)n_threads;
+    struct multiply_job *job = context;
+    atomic_fetch_add(&job->macs, job->roof(ROOF_ROUNDS) * ROOF_ROUNDS);
+}
+
+static double measure_macs(struct dse_pool *pool)
+{
+    struct multiply_job job = {.roof = (dse_roof_fn *)dse_kernel_pick("roof", "s8")->function};
+    double best = 0;
+    for (int i = 0; i < 10 * PASSES; i++) {
+        atomic_store(&job.macs, 0);
+        uint64_t start = dse_clock_ns();
+        dse_pool_run(pool, multiply, &job);
+        double rate = (double)atomic_load(&job.macs) / ((double)(dse_clock_ns() - start) * 1e-9);
+        if (rate > best) best = rate;
+    }
+    return best;
+}
+
+enum dse_status dse_measure_limits(struct dse_pool *pool, struct dse_limits *limits, struct dse_error *err)
+{
+    limits->macs = measure_macs(pool);
+    return measure_bandwidth(pool, &limits->bandwidth, err);
 }
