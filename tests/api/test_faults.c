@@ -167,7 +167,7 @@ static void ask(const struct shape *shape, const char *path, const char *body, l
     if (strstr(answer, "Content-Type: text/event-stream") && !has(answer, shape->ends))
         fail_msg("a stream has begun and is cut when allocation %ld fails:\n%s", n, answer);
     if (end && end[4] == '\0' && strstr(answer, " 503 ")) /* no memory even for the text of the error */
-        strcpy(answer, LAST_RESORT);
+        memcpy(answer, LAST_RESORT, sizeof LAST_RESORT);
     else if (end)
         memmove(answer, end + 4, strlen(end + 4) + 1);
 }
