@@ -110,8 +110,8 @@ static void compare_shapes(enum data_kind kind)
     static const size_t fp8[][3] = {{16, 128, 0}, {300, 1, 1}, {257, 129, 120}, {135, 700, 119}, {17, 127, 0}};
     for (size_t i = 0; i < sizeof fp8 / sizeof fp8[0]; i++)
         compare_fp8_variants(fp8[i][0], fp8[i][1], fp8[i][2], kind);
-    static const size_t shapes[][2] = {{1, 32},   {15, 64},   {16, 576}, {17, 896}, {100, 32}, {16, 256},
-                                       {17, 512}, {31, 1536}, {5, 1},    {17, 333}, {48, 77},  {33, 96}};
+    static const size_t shapes[][2] = {{1, 32},    {15, 64},  {16, 576}, {17, 896}, {100, 32}, {16, 256}, {17, 512},
+                                       {31, 1536}, {33, 768}, {5, 1},    {17, 333}, {48, 77},  {33, 96}};
     for (size_t i = 0; i < packed_type_count; i++)
         for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
             if (cols_fit(packed_types[i], shapes[s][1]))

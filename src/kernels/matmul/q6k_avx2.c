@@ -2,6 +2,9 @@
  *
  * Quants stay unsigned (u = q + 32): two products fit int16 (2 * 2 * 63 * 127 = 32004), the s8 scale of the half is
  * applied by vpmaddwd. The 32 * scale * (sum of a) that this adds is what the integer sum starts from, negated.
+ *
+ * Unpacking costs about as much as multiplying with two rows. With more than one tile of rows some blocks are unpacked
+ * into the L1 first, then multiplied with all rows.
  */
 #include "kernels/matmul/tile_avx2.h"
 
@@ -34,6 +37,7 @@ DSE_INLINE void add_q6k(const uint8_t *panel, size_t b, const struct tile_act *a
     const uint8_t *super = panel + b / 8 * DSE_Q6K_BYTES;
     const uint8_t *block = super + DSE_Q6K_BLOCKS + b % 8 * DSE_Q6K_BLOCK_BYTES;
     for (int h = 0; h < 2; h++) {
+        reload(&b);
         __m256i scale_low = pair_s8(block, block, h), scale_high = pair_s8(block + 16, block + 16, h);
         __m256i offset = _mm256_mullo_epi16(pair_s8(block, block + 16, h), _mm256_set1_epi16(-32));
         __m256i sum[4];
@@ -59,7 +63,105 @@ DSE_INLINE void add_q6k(const uint8_t *panel, size_t b, const struct tile_act *a
     }
 }
 
+#define CHUNK_BLOCKS 16
+
+/* A block whose quants are bytes, in dword rows of increasing columns, and whose scales are pairs of s16. */
+struct q6_unpacked {
+    uint8_t quants[8][64];
+    __m256i scale_low[2], scale_high[2], offset[2];
+};
+
+static void unpack_blocks(const uint8_t *panel, size_t begin, size_t end, struct q6_unpacked *out)
+{
+    for (size_t b = begin; b < end; b++, out++) {
+        const uint8_t *block = panel + b / 8 * DSE_Q6K_BYTES + DSE_Q6K_BLOCKS + b % 8 * DSE_Q6K_BLOCK_BYTES;
+        for (int h = 0; h < 2; h++) {
+            out->scale_low[h] = pair_s8(block, block, h);
+            out->scale_high[h] = pair_s8(block + 16, block + 16, h);
+            out->offset[h] = _mm256_mullo_epi16(pair_s8(block, block + 16, h), _mm256_set1_epi16(-32));
+            for (int g = 0; g < 2; g++) {
+                struct q6_quants u;
+                unpack(block, g, h, &u);
+                for (int i = 0; i < 2; i++) {
+                    _mm256_store_si256((__m256i *)(out->quants[2 * g + i] + 32 * h), u.low[i]);
+                    _mm256_store_si256((__m256i *)(out->quants[4 + 2 * g + i] + 32 * h), u.high[i]);
+                }
+            }
+        }
+    }
+}
+
+DSE_INLINE void add_unpacked(const struct q6_unpacked *block, const uint8_t *d_of_rows, size_t b,
+                             const struct tile_act *act, int ny, __m256 (*acc)[2])
+{
+    for (int h = 0; h < 2; h++) {
+        __m256i sum[4];
+        reload(&b);
+        for (int j = 0; j < ny; j++)
+            sum[j] = _mm256_madd_epi16(block->offset[h], broadcast_4(act->half_sums[j] + 2 * b));
+#pragma GCC unroll 4
+        for (int s = 0; s < 4; s++) {
+            const __m256i u[2] = {load_256(block->quants[2 * s] + 32 * h), load_256(block->quants[2 * s + 1] + 32 * h)};
+            const __m256i scale = s < 2 ? block->scale_low[h] : block->scale_high[h];
+#pragma GCC unroll 4
+            for (int j = 0; j < ny; j++) {
+                __m256i products = multiply_two(u, act->values[j] + 32 * b + 8 * s);
+                sum[j] = _mm256_add_epi32(sum[j], _mm256_madd_epi16(products, scale));
+            }
+        }
+        __m256 d = load_f16(d_of_rows, h);
+        for (int j = 0; j < ny; j++) {
+            __m256 scale = _mm256_mul_ps(d, _mm256_broadcast_ss(act->scales[j] + b));
+            acc[j][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[j]), scale, acc[j][h]);
+        }
+    }
+}
+
+/* Blocks begin..end-1 of a panel, unpacked, times ny rows: added to what is in out, or to zero. */
+DSE_INLINE void add_chunk(const struct dse_matmul_job *job, const uint8_t *panel, const struct q6_unpacked *unpacked,
+                          size_t begin, size_t end, size_t first, int ny, float *out, struct dse_matmul_fetch *fetch)
+{
+    struct tile_act act;
+    tile_sums acc[TILE_ROWS];
+    set_rows(job, first, (size_t)ny, &act);
+    for (int j = 0; j < ny; j++)
+        for (int h = 0; h < 2; h++)
+            acc[j][h] = begin == 0 ? _mm256_setzero_ps() : _mm256_loadu_ps(out + j * DSE_PANEL_ROWS + 8 * h);
+    for (size_t b = begin; b < end; b++) {
+        dse_matmul_fetch_some(fetch);
+        add_unpacked(unpacked + (b - begin), panel + b / 8 * DSE_Q6K_BYTES, b, &act, ny, acc);
+    }
+    for (int j = 0; j < ny; j++)
+        store_sums_of(out + j * DSE_PANEL_ROWS, &acc[j]);
+}
+
+static void run_unpacked(const struct dse_matmul_job *job)
+{
+    const size_t blocks = job->cols / DSE_ACT_BLOCK;
+    struct q6_unpacked unpacked[CHUNK_BLOCKS];
+    for (size_t p = 0; p < job->n_panels; p++) {
+        const uint8_t *panel = job->panels + p * job->panel_bytes;
+        struct dse_matmul_fetch fetch = dse_matmul_fetch_after(job, panel, (job->n_rows + TILE_ROWS - 1) / TILE_ROWS);
+        for (size_t begin = 0, end; begin < blocks; begin = end) {
+            end = blocks - begin < CHUNK_BLOCKS ? blocks : begin + CHUNK_BLOCKS;
+            unpack_blocks(panel, begin, end, unpacked);
+            for (size_t i = 0; i < job->n_rows; i += TILE_ROWS) {
+                float *out = job->out + (p * job->n_rows + i) * DSE_PANEL_ROWS;
+                switch (job->n_rows - i) {
+                case 1: add_chunk(job, panel, unpacked, begin, end, i, 1, out, &fetch); break;
+                case 2: add_chunk(job, panel, unpacked, begin, end, i, 2, out, &fetch); break;
+                case 3: add_chunk(job, panel, unpacked, begin, end, i, 3, out, &fetch); break;
+                default: add_chunk(job, panel, unpacked, begin, end, i, TILE_ROWS, out, &fetch); break;
+                }
+            }
+        }
+    }
+}
+
 void dse_matmul_q6k_avx2(const struct dse_matmul_job *job)
 {
-    run_blocks(job, add_q6k);
+    if (job->n_rows > TILE_ROWS)
+        run_unpacked(job);
+    else
+        run_blocks(job, add_q6k);
 }

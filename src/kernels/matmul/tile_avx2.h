@@ -36,6 +36,13 @@ DSE_INLINE __m256i load_256(const void *p)
     return _mm256_loadu_si256((const __m256i *)p);
 }
 
+/* Activations are loaded in each half of the rows anew: kept over both they do not fit the registers, and a compiler
+ * that sees that they are the same moves all of them through the stack. */
+DSE_INLINE void reload(size_t *block)
+{
+    __asm__("" : "+r"(*block));
+}
+
 /* Four bytes to every dword. */
 DSE_INLINE __m256i broadcast_4(const void *p)
 {
