@@ -6,6 +6,7 @@ is none, and that is said.
 
 usage: run_tests.py BUILD_FOLDER [web | python]     web: only tests/web, which then must be possible
        python: runs nothing, prints the interpreter of the virtual environment
+DSE_TEST_PATIENCE=N: each C test may take N times as long, where all are slower.
 """
 import contextlib
 import json
@@ -37,7 +38,8 @@ def run_c_tests(build):
     print("C tests …", flush=True)
     log = build / "meson-logs" / "testlog.json"
     log.unlink(missing_ok=True)
-    result = subprocess.run(["meson", "test", "-C", str(build), "--no-rebuild", "--quiet"], check=False)
+    result = subprocess.run(["meson", "test", "-C", str(build), "--no-rebuild", "--quiet", "--timeout-multiplier",
+                             os.environ.get("DSE_TEST_PATIENCE", "1")], check=False)
     passed = failed = 0
     for line in log.read_text(errors="replace").splitlines() if log.is_file() else []:
         row = json.loads(line)
