@@ -2,9 +2,12 @@
 #include "base/counters.h"
 
 #include <stdatomic.h>
+#include <stdbool.h>
 
-const double dse_histogram_bounds[DSE_HISTOGRAM_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
-                                                            0.5,   1,      2.5,   5,    10,    30,   60,  300};
+static const double seconds_bounds[DSE_HISTOGRAM_BUCKETS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+                                                             0.5,   1,      2.5,   5,    10,    30,   60,  300};
+static const double tokens_bounds[DSE_HISTOGRAM_BUCKETS] = {1,   2,    5,    10,   20,    50,    100,   200,
+                                                            500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 
 #define ROW(id, name, unit, labels, help) {name, DSE_UNIT_##unit, labels, help},
 const struct dse_metric_row dse_counter_rows[DSE_COUNTER_COUNT] = {DSE_COUNTERS(ROW)};
@@ -23,7 +26,7 @@ const char *dse_unit_name(enum dse_unit unit)
 
 struct histogram {
     _Atomic uint64_t buckets[DSE_HISTOGRAM_BUCKETS + 1];
-    _Atomic uint64_t sum_ns;
+    _Atomic uint64_t sum; /* nanoseconds or tokens */
 };
 
 static _Atomic uint64_t counters[DSE_COUNTER_COUNT];
@@ -50,22 +53,35 @@ int64_t dse_gauge_get(enum dse_gauge gauge)
     return atomic_load_explicit(&gauges[gauge], memory_order_relaxed);
 }
 
-void dse_histogram_observe(enum dse_histogram histogram, double seconds)
+static bool in_seconds(enum dse_histogram histogram)
 {
+    return dse_histogram_rows[histogram].unit == DSE_UNIT_SECONDS;
+}
+
+const double *dse_histogram_bounds(enum dse_histogram histogram)
+{
+    return in_seconds(histogram) ? seconds_bounds : tokens_bounds;
+}
+
+void dse_histogram_observe(enum dse_histogram histogram, double value)
+{
+    const double *bounds = dse_histogram_bounds(histogram);
     int i = 0;
-    while (i < DSE_HISTOGRAM_BUCKETS && seconds > dse_histogram_bounds[i])
+    while (i < DSE_HISTOGRAM_BUCKETS && value > bounds[i])
         i++;
     atomic_fetch_add_explicit(&histograms[histogram].buckets[i], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&histograms[histogram].sum_ns, (uint64_t)(seconds * 1e9), memory_order_relaxed);
+    atomic_fetch_add_explicit(&histograms[histogram].sum, (uint64_t)(in_seconds(histogram) ? value * 1e9 : value),
+                              memory_order_relaxed);
 }
 
 struct dse_histogram_view dse_histogram_get(enum dse_histogram histogram)
 {
-    struct dse_histogram_view view = {0};
+    struct dse_histogram_view view = {.bounds = dse_histogram_bounds(histogram)};
     for (int i = 0; i <= DSE_HISTOGRAM_BUCKETS; i++) {
         view.buckets[i] = atomic_load_explicit(&histograms[histogram].buckets[i], memory_order_relaxed);
         view.count += view.buckets[i];
     }
-    view.sum = (double)atomic_load_explicit(&histograms[histogram].sum_ns, memory_order_relaxed) * 1e-9;
+    view.sum = (double)atomic_load_explicit(&histograms[histogram].sum, memory_order_relaxed);
+    if (in_seconds(histogram)) view.sum *= 1e-9;
     return view;
 }

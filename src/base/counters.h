@@ -98,14 +98,18 @@ enum dse_unit {
       "Bytes of LoRA adapters, those that only requests in flight still use included")                                 \
     X(LOAD_NS, "model_load_seconds", SECONDS, "", "From the start of loading until the model could be served")
 
-/* Histograms in seconds with fixed buckets. */
+/* Histograms with fixed buckets, in seconds or tokens. */
 #define DSE_HISTOGRAMS(X)                                                                                              \
     X(TTFT, "time_to_first_token_seconds", SECONDS, "",                                                                \
       "From acceptance, time in the queue included, to the first token")                                               \
     X(ITL, "inter_token_latency_seconds", SECONDS, "", "Gap between two tokens of a request")                          \
     X(TPOT, "time_per_output_token_seconds", SECONDS, "", "Mean gap between the tokens of a choice, once per choice")  \
     X(E2E, "request_seconds", SECONDS, "", "From acceptance to the end")                                               \
-    X(QUEUE, "queue_seconds", SECONDS, "", "Time in the queue")
+    X(QUEUE, "queue_seconds", SECONDS, "", "Time in the queue")                                                        \
+    X(PREFILL, "prefill_seconds", SECONDS, "", "From the queue to the first token, once per choice")                   \
+    X(DECODE, "decode_seconds", SECONDS, "", "From the first token to the last one, once per choice")                  \
+    X(REQUEST_PROMPT, "request_prompt_tokens", TOKENS, "", "Length of the prompt, once per choice")                    \
+    X(REQUEST_GENERATED, "request_generated_tokens", TOKENS, "", "Tokens that were generated, once per choice")
 
 /* What the server knows when it is asked; all gauges. Labels here are names, their values come with the answer. */
 #define DSE_SERVER_METRICS(X)                                                                                          \
@@ -147,9 +151,11 @@ extern const struct dse_metric_row dse_counter_rows[DSE_COUNTER_COUNT], dse_gaug
 const char *dse_unit_name(enum dse_unit unit); /* "seconds", …; "" for none */
 
 #define DSE_HISTOGRAM_BUCKETS 16
-extern const double dse_histogram_bounds[DSE_HISTOGRAM_BUCKETS]; /* upper bounds, seconds; +Inf is implied */
+/* Upper bounds of a histogram's buckets, in its unit; +Inf is implied. */
+const double *dse_histogram_bounds(enum dse_histogram histogram);
 
 struct dse_histogram_view {
+    const double *bounds;
     uint64_t buckets[DSE_HISTOGRAM_BUCKETS + 1]; /* not cumulative; the last one is beyond all bounds */
     uint64_t count;
     double sum;
@@ -159,7 +165,7 @@ void dse_counter_add(enum dse_counter counter, uint64_t n);
 uint64_t dse_counter_get(enum dse_counter counter);
 void dse_gauge_set(enum dse_gauge gauge, int64_t value);
 int64_t dse_gauge_get(enum dse_gauge gauge);
-void dse_histogram_observe(enum dse_histogram histogram, double seconds);
+void dse_histogram_observe(enum dse_histogram histogram, double value); /* seconds or tokens */
 struct dse_histogram_view dse_histogram_get(enum dse_histogram histogram);
 
 #endif

@@ -31,8 +31,9 @@
 #include "cli/verbs.h"
 #include "server/server.h"
 
-#define MAX_KEYS  64
-#define MAX_NAMES 16
+#define MAX_KEYS       64
+#define MAX_NAMES      16
+#define MAX_NAME_BYTES 255
 /* Of the adapters of a request together: by default where clients load them, and at most. */
 #define DEFAULT_LORA_RANK 128
 #define MAX_LORA_RANK     4096
@@ -139,6 +140,10 @@ static enum dse_status read_list(const char *flag, const char *value, char **cop
     *count = split(*copy, ",", '\0', list, MAX_NAMES);
     if (*count <= 0)
         return dse_fail(err, DSE_ERR_INVALID, "--%s: \"%s\" is not a list of 1 to %d names", flag, value, MAX_NAMES);
+    for (int i = 0; i < *count; i++)
+        if (strlen(list[i]) > MAX_NAME_BYTES)
+            return dse_fail(err, DSE_ERR_INVALID, "--%s: a name has %zu bytes, more than %d", flag, strlen(list[i]),
+                            MAX_NAME_BYTES);
     *out = list;
     return DSE_OK;
 }

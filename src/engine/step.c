@@ -59,6 +59,18 @@ static void count_finished(const struct dse_task *task, uint64_t now)
     dse_histogram_observe(DSE_HISTOGRAM_E2E, (double)(now - task->submitted_ns) * 1e-9);
 }
 
+/* Choices that have said something. */
+static void observe_choice(const struct dse_task *task, const struct dse_timings *t)
+{
+    if (t->n_generated == 0) return;
+    const double decode = (double)t->decode_ns * 1e-9;
+    dse_histogram_observe(DSE_HISTOGRAM_PREFILL, (double)t->prefill_ns * 1e-9);
+    dse_histogram_observe(DSE_HISTOGRAM_DECODE, decode);
+    dse_histogram_observe(DSE_HISTOGRAM_REQUEST_PROMPT, (double)task->n_prompt);
+    dse_histogram_observe(DSE_HISTOGRAM_REQUEST_GENERATED, (double)t->n_generated);
+    if (t->n_generated > 1) dse_histogram_observe(DSE_HISTOGRAM_TPOT, decode / (double)(t->n_generated - 1));
+}
+
 void dse_engine_finish(struct dse_engine *engine, struct dse_sequence *sequence, enum dse_finish finish,
                        const struct dse_error *error)
 {
@@ -69,9 +81,8 @@ void dse_engine_finish(struct dse_engine *engine, struct dse_sequence *sequence,
     task->any_cancelled |= finish == DSE_FINISH_CANCELLED;
     dse_scheduler_close_sequence(&engine->scheduler, sequence);
     dse_counter_add((enum dse_counter)(DSE_COUNTER_CHOICES_STOP + (finish - DSE_FINISH_STOP)), 1);
-    if (sequence->n_generated > 1)
-        dse_histogram_observe(DSE_HISTOGRAM_TPOT, (double)(sequence->last_token_ns - sequence->first_token_ns) * 1e-9 /
-                                                      (double)(sequence->n_generated - 1));
+    const struct dse_timings timings = timings_of(sequence, now);
+    observe_choice(task, &timings);
     bool last = --task->n_open == 0;
     if (last) {
         /* Before the client hears of it: who waits for FINISH must find a free place and free memory. */
@@ -84,7 +95,7 @@ void dse_engine_finish(struct dse_engine *engine, struct dse_sequence *sequence,
                               .finish = finish,
                               .adapter_identity = sequence->kv.chain.scope.adapter,
                               .n_prompt = task->n_prompt,
-                              .timings = timings_of(sequence, now),
+                              .timings = timings,
                               .error = finish == DSE_FINISH_ERROR ? error : NULL};
     (void)emit(engine, task, &event);
     if (last) {

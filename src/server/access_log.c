@@ -60,7 +60,7 @@ void dse_access_log(struct dse_http_exchange *x, const char *route, const struct
     const char *path = route ? route : "(unknown)"; /* anything may be in one that is not ours */
     char message[160], method[17];
     struct dse_trace_context caller = {0};
-    const char *theirs = dse_http_header(x, "traceparent");
+    const char *theirs = dse_http_only_header(x, "traceparent");
     char ours[256], id[256];
     dse_http_answer_header(x, "traceparent", ours, sizeof ours);
     dse_http_answer_header(x, "X-Request-Id", id, sizeof id);

@@ -123,15 +123,31 @@ const char *dse_http_path(const struct dse_http_exchange *x)
     return x->path;
 }
 
-const char *dse_http_header(const struct dse_http_exchange *x, const char *name)
+/* The first value of a name, and how many it has. */
+static int find_header(const struct dse_http_exchange *x, const char *name, const char **first)
 {
     const char *at = dse_buffer_text(&x->header_text);
+    int n = 0;
+    *first = NULL;
     for (int i = 0; i < x->n_headers; i++) {
         const char *value = at + strlen(at) + 1;
-        if (strcasecmp(at, name) == 0) return value;
+        if (strcasecmp(at, name) == 0 && n++ == 0) *first = value;
         at = value + strlen(value) + 1;
     }
-    return NULL;
+    return n;
+}
+
+const char *dse_http_header(const struct dse_http_exchange *x, const char *name)
+{
+    const char *value;
+    find_header(x, name, &value);
+    return value;
+}
+
+const char *dse_http_only_header(const struct dse_http_exchange *x, const char *name)
+{
+    const char *value;
+    return find_header(x, name, &value) == 1 ? value : NULL;
 }
 
 bool dse_http_query(const struct dse_http_exchange *x, const char *name, char *value, size_t size)

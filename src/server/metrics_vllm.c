@@ -10,7 +10,7 @@ static const struct {
     const char *name, *labels, *help;
     enum dse_counter counter;
 } counters[] = {
-    {"prompt_tokens_total", "", "Number of prefill tokens processed.", DSE_COUNTER_PROMPT_TOKENS},
+    {"prompt_tokens_total", "", "Number of prefill tokens processed, cached ones included.", DSE_COUNTER_PROMPT_TOKENS},
     {"generation_tokens_total", "", "Number of generation tokens processed.", DSE_COUNTER_GENERATED_TOKENS},
     {"prefix_cache_queries_total", "", "Prefix cache queries, in terms of number of queried tokens.",
      DSE_COUNTER_PREFIX_QUERY_TOKENS},
@@ -36,10 +36,17 @@ static const struct {
      DSE_HISTOGRAM_TPOT},
     {"e2e_request_latency_seconds", "Histogram of end to end request latency in seconds.", DSE_HISTOGRAM_E2E},
     {"request_queue_time_seconds", "Histogram of time spent in the queue.", DSE_HISTOGRAM_QUEUE},
+    {"request_prefill_time_seconds", "Histogram of time spent in prefill.", DSE_HISTOGRAM_PREFILL},
+    {"request_decode_time_seconds", "Histogram of time spent in decode.", DSE_HISTOGRAM_DECODE},
+    {"request_prompt_tokens", "Number of prefill tokens processed.", DSE_HISTOGRAM_REQUEST_PROMPT},
+    {"request_generation_tokens", "Number of generation tokens processed.", DSE_HISTOGRAM_REQUEST_GENERATED},
+    {"request_max_num_generation_tokens", "The same: each choice is counted for itself.",
+     DSE_HISTOGRAM_REQUEST_GENERATED},
 };
 
 void dse_metrics_put_vllm(struct dse_buffer *out, const struct dse_server *server)
 {
+    if (!atomic_load(&server->served)) return; /* the label has its value once a model is loaded */
     struct dse_buffer labels;
     dse_buffer_init(&labels, DSE_MEM_SERVER, 1u << 20);
     dse_buffer_puts(&labels, "model_name=\"");
@@ -51,8 +58,10 @@ void dse_metrics_put_vllm(struct dse_buffer *out, const struct dse_server *serve
     for (size_t i = 0; i < sizeof counters / sizeof *counters; i++) {
         if (i == 0 || strcmp(counters[i].name, counters[i - 1].name) != 0)
             dse_metrics_put_head(out, "vllm:", counters[i].name, counters[i].help, "counter");
+        uint64_t value = dse_counter_get(counters[i].counter);
+        if (counters[i].counter == DSE_COUNTER_PROMPT_TOKENS) value += dse_counter_get(DSE_COUNTER_PREFIX_HIT_TOKENS);
         dse_buffer_printf(out, "vllm:%s{%s%s%s} %llu\n", counters[i].name, model, counters[i].labels[0] ? "," : "",
-                          counters[i].labels, (unsigned long long)dse_counter_get(counters[i].counter));
+                          counters[i].labels, (unsigned long long)value);
     }
     int64_t running, waiting, blocks = dse_gauge_get(DSE_GAUGE_KV_BLOCKS_TOTAL);
     if (!dse_metrics_count_requests(server, &running, &waiting)) out->failed = true;
@@ -64,6 +73,7 @@ void dse_metrics_put_vllm(struct dse_buffer *out, const struct dse_server *serve
         {"num_requests_running", "Number of requests in model execution batches.", (double)running},
         {"num_requests_waiting", "Number of requests waiting to be processed.", (double)waiting},
         {"kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", used},
+        {"gpu_cache_usage_perc", "The same under its older name.", used},
     };
     for (size_t i = 0; i < sizeof gauges / sizeof *gauges; i++) {
         dse_metrics_put_head(out, "vllm:", gauges[i].name, gauges[i].help, "gauge");

@@ -140,7 +140,7 @@ static void add_trace(struct dse_http_exchange *x)
 {
     struct dse_trace_context context;
     char text[DSE_TRACEPARENT_BYTES];
-    dse_trace_context_begin(dse_http_header(x, "traceparent"), &context);
+    dse_trace_context_begin(dse_http_only_header(x, "traceparent"), &context);
     dse_trace_context_put(&context, text);
     dse_http_set_header(x, "traceparent", text);
 }

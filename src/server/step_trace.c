@@ -6,6 +6,8 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -139,13 +141,28 @@ static void *trace_main(void *argument)
     return NULL;
 }
 
+/* An empty file, or a trace of ours. A model that was named by mistake is not lost. */
+static bool may_replace(int fd)
+{
+    char begin[sizeof BEGIN - 1];
+    struct stat st;
+    if (fstat(fd, &st) != 0) return false;
+    return st.st_size == 0 || (st.st_size >= (off_t)sizeof begin && dse_read_at(fd, begin, sizeof begin, 0) &&
+                               memcmp(begin, BEGIN, sizeof begin) == 0);
+}
+
 enum dse_status dse_step_trace_open(const char *path, struct dse_step_trace **out, struct dse_error *err)
 {
     enum dse_status status = dse_file_check_target(path, err);
     if (status != DSE_OK) return status;
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0) return dse_fail_errno(err, errno, path, "write");
-    if (!dse_write_at(fd, BEGIN END, sizeof BEGIN END - 1, 0)) {
+    if (!may_replace(fd)) {
+        close(fd);
+        return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s exists and is no trace of steps: it is not written over",
+                           path);
+    }
+    if (ftruncate(fd, 0) != 0 || !dse_write_at(fd, BEGIN END, sizeof BEGIN END - 1, 0)) {
         status = dse_fail_errno(err, errno, path, "write");
         close(fd);
         return status;

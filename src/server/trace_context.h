@@ -1,5 +1,6 @@
 /* W3C Trace Context (https://www.w3.org/TR/trace-context/): the traceparent of a request, and ours in the answer,
- * which has the same trace id, our own span id and the caller's flags. Without a valid one a new trace begins. */
+ * which has the same trace id, our own span id and the caller's flags. Without a valid one, or with two, a new trace
+ * begins. */
 #ifndef DSE_SERVER_TRACE_CONTEXT_H
 #define DSE_SERVER_TRACE_CONTEXT_H
 

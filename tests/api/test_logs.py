@@ -106,6 +106,16 @@ def test_a_malformed_traceparent_begins_a_new_trace(logged, header):
     assert (line["trace_id"], line["span_id"]) == sent.groups() and "parent_id" not in line
 
 
+def test_two_traceparents_begin_a_new_trace(logged):
+    header = f"traceparent: 00-{TRACE}-{PARENT}-01\r\n".encode()
+    sock = logged.raw(b"GET /version HTTP/1.0\r\nHost: localhost\r\n" + 2 * header + b"\r\n")
+    head = b"".join(iter(lambda: sock.recv(4096), b"")).decode()
+    sock.close()
+    assert " 200 " in head and TRACE not in head and "traceparent: 00-" in head
+    line = access(logged, re.search(r"X-Request-Id: (\S+)", head).group(1))
+    assert line["trace_id"] != TRACE and "parent_id" not in line
+
+
 def test_the_answer_to_head_has_no_bytes(logged):
     reply = logged.request("HEAD", "/v1/models")
     line = access(logged, reply.headers["X-Request-Id"])

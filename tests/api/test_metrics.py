@@ -132,6 +132,12 @@ def test_counts_are_those_of_the_answers(start):
     assert value(server, p + "requests_total") == value(server, p + "requests_finished_total") == 2
     assert value(server, p + "time_to_first_token_seconds_count") == 2
     assert value(server, p + "inter_token_latency_seconds_count") == one["completion_tokens"] + two["completion_tokens"] - 3
+    for name, sum_ in (("request_prompt_tokens", one["prompt_tokens"] + 2 * two["prompt_tokens"]),
+                       ("request_generated_tokens", one["completion_tokens"] + two["completion_tokens"])):
+        assert (value(server, p + name + "_count"), value(server, p + name + "_sum")) == (3, sum_)
+    assert value(server, p + "request_generated_tokens_bucket", le="5") == 2
+    assert value(server, p + "prefill_seconds_count") == value(server, p + "decode_seconds_count") == 3
+    assert 0 < value(server, p + "prefill_seconds_sum") and 0 < value(server, p + "decode_seconds_sum")
     assert value(server, p + "request_seconds_count") == value(server, p + "queue_seconds_count") == 2
     busy = sum(value(server, p + "step_seconds_total", cause=cause)
                for cause in ("schedule", "prefill", "decode", "recompute", "sampling", "delivery"))
@@ -165,7 +171,10 @@ def test_vllm_names_are_shown_when_asked_for(used, server):
                 "request_success": "counter", "time_to_first_token_seconds": "histogram",
                 "inter_token_latency_seconds": "histogram", "time_per_output_token_seconds": "histogram",
                 "request_time_per_output_token_seconds": "histogram", "e2e_request_latency_seconds": "histogram",
-                "request_queue_time_seconds": "histogram"}
+                "request_queue_time_seconds": "histogram", "request_prefill_time_seconds": "histogram",
+                "request_decode_time_seconds": "histogram", "request_prompt_tokens": "histogram",
+                "request_generation_tokens": "histogram", "request_max_num_generation_tokens": "histogram",
+                "gpu_cache_usage_perc": "gauge"}
     assert {name: ours["vllm:" + name].type for name in expected} == expected
     for family in ours.values():
         for sample in family.samples:
@@ -173,6 +182,8 @@ def test_vllm_names_are_shown_when_asked_for(used, server):
     reasons = {s.labels["finished_reason"] for s in ours["vllm:request_success"].samples}
     assert reasons == {"stop", "length", "abort", "error"}
     assert value(used, "vllm:generation_tokens_total") == value(used, "deepseek_edge_generated_tokens_total")
+    assert value(used, "vllm:prompt_tokens_total") == sum(
+        value(used, "deepseek_edge_" + name) for name in ("prompt_tokens_total", "prefix_cache_hit_tokens_total"))
     assert b"vllm:" not in server.get("/metrics").body
 
 

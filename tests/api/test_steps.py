@@ -79,9 +79,12 @@ def test_the_ring_is_bounded(server):
 
 def test_the_trace_is_whole_json_and_nests(start, tmp_path):
     file = tmp_path / "trace.json"
-    file.write_text("what was there before, and longer than the beginning of a trace " * 50)
     server = start("--trace-steps", str(file))
     json.loads(file.read_text())  # from the first moment
+    server.chat(max_tokens=20)
+    server.stop()
+    server = start("--trace-steps", str(file))  # an older trace is written over
+    json.loads(file.read_text())
     usage = server.chat(max_tokens=10)["usage"]
     assert server.stop() == 0
     trace = json.loads(file.read_text())
@@ -107,6 +110,16 @@ def test_the_trace_of_a_killed_server_is_whole(tmp_path):
     server.process.wait()
     sock.close()
     assert any(e["name"] == "step" for e in json.loads(file.read_text())["traceEvents"])
+
+
+@pytest.mark.parametrize("text", ["x", "a text longer than the beginning of a trace " * 50, '{"displayTimeUnit":"ms"}'])
+def test_a_file_that_is_no_trace_is_not_written_over(tmp_path, text):
+    file = tmp_path / "model.gguf"
+    file.write_text(text)
+    command = [os.environ["DSE_BINARY"], "serve", "--model", os.environ["DSE_TEST_MODEL"], "--port", "0", "--trace-steps", file]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 2 and "is no trace of steps" in result.stderr and str(file) in result.stderr
+    assert file.read_text() == text
 
 
 @pytest.mark.parametrize("path", ["/nowhere/trace.json", "/tmp", "/dev/null", ""])

@@ -118,7 +118,7 @@ def test_serve_listens_only_when_its_flags_are_fine(program, model, data, tmp_pa
                         (2, model, "--pack-cache", ""), (6, model, "--device", "cuda:0"), (6, model, "-ngl", "1"),
                         (2, model, "--api-key", ""), (3, model, "--api-key-file", tmp_path / "none"),
                         (2, model, "--cors-origins", ","), (2, model, "--served-model-name", ","),
-                        (2, model, "--served-model-name", "good,b\udcffd"),
+                        (2, model, "--served-model-name", "good,b\udcffd"), (2, model, "--served-model-name", "n" * 256),
                         (2, model, "--uds", "/tmp/" + "x" * 200), (3, tmp_path / "none.gguf")):
         result = program.fails(code, "serve", *line, "--port", "0")
         assert "listening" not in result.stderr, line
