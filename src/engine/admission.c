@@ -63,7 +63,7 @@ static void set_active(struct dse_scheduler *s, struct dse_task *task, bool acti
 {
     if (task->active == active) return;
     if (!active) dse_counter_add(DSE_COUNTER_PAUSES, 1);
-    dse_policy_set_active(task, active, s->now_ns);
+    dse_policy_set_active(&s->policy, task, active, s->now_ns);
     atomic_store_explicit(&task->running, active, memory_order_relaxed);
 }
 

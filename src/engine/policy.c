@@ -8,15 +8,15 @@
 enum dse_status dse_policy_init(struct dse_policy *policy, const struct dse_engine_options *options, int max_tasks,
                                 struct dse_error *err)
 {
-    *policy = (struct dse_policy){.quantum = DEFAULT_QUANTUM, .max_tenants = max_tasks};
+    *policy = (struct dse_policy){.quantum = DEFAULT_QUANTUM, .max_tenants = 2 * max_tasks};
     if (options != NULL) {
         policy->kind = options->priority_policy;
         policy->ageing_ns = options->priority_ageing_ns;
         if (options->priority_quantum > 0) policy->quantum = options->priority_quantum;
     }
-    policy->tenants = dse_calloc(DSE_MEM_SCRATCH, (size_t)max_tasks, sizeof *policy->tenants);
-    if (policy->tenants == NULL)
-        return dse_fail_memory(err, (size_t)max_tasks * sizeof *policy->tenants, "the table of tenants");
+    const size_t n = (size_t)policy->max_tenants;
+    policy->tenants = dse_calloc(DSE_MEM_SCRATCH, n, sizeof *policy->tenants);
+    if (policy->tenants == NULL) return dse_fail_memory(err, n * sizeof *policy->tenants, "the table of tenants");
     return DSE_OK;
 }
 
@@ -33,24 +33,37 @@ static struct dse_tenant *find(const struct dse_policy *policy, uint64_t id)
     return NULL;
 }
 
-/* Who was away has no claim on what others got meanwhile. */
-static uint64_t least_served(const struct dse_policy *policy)
+static void forget(struct dse_policy *policy, struct dse_tenant *tenant)
 {
-    uint64_t least = policy->n_tenants > 0 ? policy->tenants[0].served : policy->served;
-    for (int i = 1; i < policy->n_tenants; i++)
-        if (policy->tenants[i].served < least) least = policy->tenants[i].served;
-    return least;
+    *tenant = policy->tenants[--policy->n_tenants];
+}
+
+/* Makes room for one: of those without requests what the clock has passed says nothing any more; else the one that has
+ * least beyond it. */
+static void make_room(struct dse_policy *policy)
+{
+    struct dse_tenant *least = NULL;
+    for (int i = policy->n_tenants - 1; i >= 0; i--) {
+        struct dse_tenant *tenant = &policy->tenants[i];
+        if (tenant->n_tasks == 0 && tenant->served <= policy->clock) forget(policy, tenant);
+    }
+    if (policy->n_tenants < policy->max_tenants) return;
+    for (int i = 0; i < policy->n_tenants; i++) {
+        struct dse_tenant *tenant = &policy->tenants[i];
+        if (tenant->n_tasks == 0 && (least == NULL || tenant->served < least->served)) least = tenant;
+    }
+    forget(policy, least);
 }
 
 void dse_policy_enter(struct dse_policy *policy, struct dse_task *task, uint64_t now_ns)
 {
     struct dse_tenant *tenant = find(policy, task->tenant);
     if (tenant == NULL) {
-        const uint64_t served = least_served(policy);
+        make_room(policy);
         tenant = &policy->tenants[policy->n_tenants++];
-        *tenant = (struct dse_tenant){.id = task->tenant, .served = served};
+        *tenant = (struct dse_tenant){.id = task->tenant};
     }
-    tenant->n_tasks++;
+    if (tenant->n_tasks++ == 0 && tenant->served < policy->clock) tenant->served = policy->clock;
     task->active = false;
     task->waited_ns = 0;
     task->waits_since_ns = now_ns;
@@ -59,12 +72,11 @@ void dse_policy_enter(struct dse_policy *policy, struct dse_task *task, uint64_t
 void dse_policy_leave(struct dse_policy *policy, struct dse_task *task)
 {
     struct dse_tenant *tenant = find(policy, task->tenant);
-    if (--tenant->n_tasks > 0) return;
-    policy->served = least_served(policy);
-    *tenant = policy->tenants[--policy->n_tenants];
+    if (task->active) tenant->n_active--;
+    tenant->n_tasks--;
 }
 
-void dse_policy_set_active(struct dse_task *task, bool active, uint64_t now_ns)
+void dse_policy_set_active(struct dse_policy *policy, struct dse_task *task, bool active, uint64_t now_ns)
 {
     if (task->active == active) return;
     if (active)
@@ -72,11 +84,16 @@ void dse_policy_set_active(struct dse_task *task, bool active, uint64_t now_ns)
     else
         task->waits_since_ns = now_ns;
     task->active = active;
+    find(policy, task->tenant)->n_active += active ? 1 : -1;
 }
 
 void dse_policy_charge(struct dse_policy *policy, const struct dse_task *task, int n_rows)
 {
+    uint64_t least = UINT64_MAX;
     find(policy, task->tenant)->served += (uint64_t)n_rows;
+    for (int i = 0; i < policy->n_tenants; i++)
+        if (policy->tenants[i].n_active > 0 && policy->tenants[i].served < least) least = policy->tenants[i].served;
+    if (least != UINT64_MAX && least > policy->clock) policy->clock = least;
 }
 
 /* Of the choice that has most. */

@@ -2,9 +2,13 @@
  *
  * A request's level is its priority, under DSE_POLICY_TOKEN minus one for every `quantum` tokens that it has produced, plus
  * one for every ageing_ns that it has waited: as far as the most urgent priority among those present, so that nobody
- * waits for ever, and nobody is interrupted only because another has waited. Higher levels go first. Within a level nobody is interrupted: who is
- * in the batch stays, who was set aside comes before who has not begun, then the tenant that was served least, then
- * the older request.
+ * waits for ever. Higher levels go first. Within a level nobody is interrupted: who is in the batch stays, who was set
+ * aside comes before who has not begun, then the tenant that was served least, then the older request.
+ *
+ * Served is measured against a clock that stands at the least served tenant in the batch and never goes back. Who
+ * arrives begins at the clock: it has no claim on what others got while it was away. But what it was served beyond the
+ * clock is not forgotten when it leaves, or one that sends a request at a time would always be the least served, and
+ * who has much behind it would wait for as long as there are such (start-time fair queueing; Goyal, Vin, Cheng 1996).
  *
  * Without ageing, DSE_POLICY_REQUEST is a total order that nothing but arrivals changes: an urgent request waits for the
  * step in progress at most, however long the others still run. DSE_POLICY_TOKEN bounds what an urgent request that does
@@ -17,10 +21,10 @@
 
 #include "engine/task.h"
 
-/* A client, or a key, that has requests in the engine. */
+/* A client, or a key, that has requests in the engine, or had them and was served more than the clock says. */
 struct dse_tenant {
     uint64_t id;
-    int n_tasks;
+    int n_tasks, n_active;
     uint64_t served; /* rows computed for it, plus what it was given for not having been here */
 };
 
@@ -30,8 +34,8 @@ struct dse_policy {
     uint64_t ageing_ns;         /* 0: no ageing */
     int top_priority;           /* of all that are present, dse_scheduler_admit sets it */
     struct dse_tenant *tenants; /* [max_tenants], n_tenants in use */
-    int n_tenants, max_tenants;
-    uint64_t served; /* where a tenant that arrives begins: the least served of those that were here last */
+    int n_tenants, max_tenants; /* more than can have requests at once; those that have none make way */
+    uint64_t clock;             /* rows: where a tenant that arrives begins */
 };
 
 /* max_tasks: requests in the engine at once. */
@@ -43,7 +47,7 @@ void dse_policy_deinit(struct dse_policy *policy); /* safe on a zeroed struct */
 void dse_policy_enter(struct dse_policy *policy, struct dse_task *task, uint64_t now_ns);
 void dse_policy_leave(struct dse_policy *policy, struct dse_task *task);
 /* Whether a task has a place in the batch from now on. */
-void dse_policy_set_active(struct dse_task *task, bool active, uint64_t now_ns);
+void dse_policy_set_active(struct dse_policy *policy, struct dse_task *task, bool active, uint64_t now_ns);
 /* Rows that were computed for a task. */
 void dse_policy_charge(struct dse_policy *policy, const struct dse_task *task, int n_rows);
 

@@ -118,7 +118,8 @@ static void play_until_empty(struct play *play, const struct role *roles, int n_
         assert_true(play->round < 1000);
         play_round(play, roles, n_roles);
     }
-    assert_int_equal(play->scheduler.policy.n_tenants, 0);
+    for (int i = 0; i < play->scheduler.policy.n_tenants; i++)
+        assert_int_equal(play->scheduler.policy.tenants[i].n_tasks + play->scheduler.policy.tenants[i].n_active, 0);
     assert_int_equal(dse_kv_pool_available(&play->scheduler.pool), play->scheduler.pool.n_blocks);
 }
 
@@ -205,6 +206,75 @@ static void a_tenant_that_comes_late_shares_from_then_on(void **state)
     ASSERT_SCHEDULE(REQUEST, 1, 8, roles, "a a a a a a a a a x x y y b b z z c c");
 }
 
+static bool is_here(const struct play *play, char name)
+{
+    for (int i = 0; i < play->n_tasks; i++)
+        if (play->tasks[i]->id == (uint64_t)name) return true;
+    return false;
+}
+
+/* Tenants that send a request at a time and come back, or a new one each time, are not always the least served: who has
+ * had more than they waits until they have had as much, no longer. */
+static void a_tenant_that_had_much_waits_no_longer_than_others_take_to_have_as_much(void **state)
+{
+    enum { MUCH = 24, EACH = 3, OTHERS = 4 };
+    for (int returning = 0; returning < 2; returning++) {
+        struct play play;
+        uint64_t next = 100;
+        bool back = false;
+        int others_had = 0;
+        play_init(&play, (struct dse_engine_options){.priority_ageing_ns = MS}, 1, 8);
+        arrive(&play, &(struct role){'a', 0, MUCH, 0, 1, 7});
+        for (bool done = false; !done;) {
+            /* every other tenant that has nothing here asks again, or somebody else in its place */
+            if (play.round > 0)
+                for (int i = 0; i < OTHERS; i++) {
+                    if (!is_here(&play, (char)('m' + i)))
+                        arrive(&play,
+                               &(struct role){(char)('m' + i), 0, EACH, 0, 1, returning ? 10u + (unsigned)i : next++});
+                }
+            if (!back && play.round == MUCH) {
+                arrive(&play, &(struct role){'z', 0, 1, 0, 1, 7});
+                back = true;
+            }
+            play_round(&play, NULL, 0);
+            const char last = play.schedule[strlen(play.schedule) - 1];
+            done = last == 'z';
+            others_had += back && !done;
+            assert_true(others_had <= (returning ? OTHERS : 1) * (MUCH + EACH));
+        }
+        while (play.n_tasks > 0)
+            leave(&play, play.tasks[0]);
+        dse_scheduler_deinit(&play.scheduler);
+    }
+    (void)state;
+}
+
+/* One place is taken for long. For the other, x comes with a long prompt whenever it has nothing here, b and c of another
+ * tenant wait all the time with shorter ones. The tenants get the same number of rows, not of requests. */
+static void what_a_tenant_was_served_is_not_forgotten_when_it_leaves_for_a_moment(void **state)
+{
+    enum { ROUNDS = 100, LONG = 20, SHORT = 5 };
+    struct play play;
+    int rows[2] = {0};
+    (void)state;
+    play_init(&play, (struct dse_engine_options){.priority_policy = DSE_POLICY_REQUEST}, 2, 32);
+    arrive(&play, &(struct role){'l', 0, ROUNDS + 1, 0, 1, 1});
+    for (int i = 0; i < ROUNDS; i++) {
+        if (!is_here(&play, 'x')) arrive(&play, &(struct role){'x', 0, 1, 0, LONG, 2});
+        if (!is_here(&play, 'b')) arrive(&play, &(struct role){'b', 0, 1, 0, SHORT, 3});
+        if (!is_here(&play, 'c')) arrive(&play, &(struct role){'c', 0, 1, 0, SHORT, 3});
+        play_round(&play, NULL, 0);
+        const char *last = play.schedule + strlen(play.schedule) - 2;
+        rows[0] += strchr(last, 'x') ? LONG : 0;
+        rows[1] += strchr(last, 'b') || strchr(last, 'c') ? SHORT : 0;
+    }
+    assert_in_range(rows[0], rows[1] - 2 * LONG, rows[1] + 2 * LONG);
+    while (play.n_tasks > 0)
+        leave(&play, play.tasks[0]);
+    dse_scheduler_deinit(&play.scheduler);
+}
+
 static void blocks_are_taken_from_the_last_in_order_and_only_if_that_is_enough(void **state)
 {
     /* 4 blocks; a and b hold two each, the urgent one wants three: b is not enough, so a goes too */
@@ -261,6 +331,8 @@ int main(void)
         cmocka_unit_test(who_waits_long_enough_goes_before_the_next_more_urgent_one_and_interrupts_nobody),
         cmocka_unit_test(the_tenant_that_was_served_least_goes_first),
         cmocka_unit_test(a_tenant_that_comes_late_shares_from_then_on),
+        cmocka_unit_test(a_tenant_that_had_much_waits_no_longer_than_others_take_to_have_as_much),
+        cmocka_unit_test(what_a_tenant_was_served_is_not_forgotten_when_it_leaves_for_a_moment),
         cmocka_unit_test(blocks_are_taken_from_the_last_in_order_and_only_if_that_is_enough),
         cmocka_unit_test(a_paused_request_keeps_its_blocks_until_they_are_needed),
         cmocka_unit_test(the_pool_is_full_and_the_last_in_order_is_set_back),
