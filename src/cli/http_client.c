@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,11 @@
 
 struct target {
     char host[256], port[8], path[108]; /* path: of a Unix socket, else "" */
+};
+
+struct patience {
+    uint64_t deadline_ns;
+    const struct dse_http_wait *wait; /* NULL: poll() */
 };
 
 static enum dse_status parse_url(const char *url, struct target *t, struct dse_error *err)
@@ -51,27 +55,29 @@ static enum dse_status parse_url(const char *url, struct target *t, struct dse_e
 }
 
 /* Waits for the socket until the deadline. */
-static bool wait_for(int fd, short events, uint64_t deadline_ns)
+static bool wait_for(int fd, short events, const struct patience *patience)
 {
+    const struct dse_http_wait *wait = patience->wait;
     for (;;) {
         uint64_t now = dse_clock_ns();
-        if (now >= deadline_ns) return errno = ETIMEDOUT, false;
-        struct pollfd poll_fd = {.fd = fd, .events = events};
-        int n = poll(&poll_fd, 1, (int)((deadline_ns - now) / 1000000) + 1);
+        if (now >= patience->deadline_ns) return errno = ETIMEDOUT, false;
+        struct pollfd waited = {.fd = fd, .events = events};
+        int timeout_ms = (int)((patience->deadline_ns - now) / 1000000) + 1;
+        int n = wait != NULL ? wait->poll(wait->context, &waited, timeout_ms) : poll(&waited, 1, timeout_ms);
         if (n > 0) return true;
         if (n < 0 && errno != EINTR) return false;
     }
 }
 
 /* A socket that is connected, or -1 with errno. */
-static int connect_one(int family, const struct sockaddr *address, socklen_t bytes, uint64_t deadline_ns)
+static int connect_one(int family, const struct sockaddr *address, socklen_t bytes, const struct patience *patience)
 {
     int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return -1;
     int error = connect(fd, address, bytes) == 0 ? 0 : errno;
     if (error == EINPROGRESS) {
         socklen_t size = sizeof error;
-        if (!wait_for(fd, POLLOUT, deadline_ns))
+        if (!wait_for(fd, POLLOUT, patience))
             error = errno;
         else if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
             error = errno;
@@ -82,34 +88,34 @@ static int connect_one(int family, const struct sockaddr *address, socklen_t byt
     return -1;
 }
 
-static enum dse_status connect_to(const struct target *t, const char *url, uint64_t deadline_ns, int *fd,
+static enum dse_status connect_to(const struct target *t, const char *url, const struct patience *patience, int *fd,
                                   struct dse_error *err)
 {
     *fd = -1;
     if (t->path[0] != '\0') {
         struct sockaddr_un address = {.sun_family = AF_UNIX};
         memcpy(address.sun_path, t->path, strlen(t->path) + 1);
-        *fd = connect_one(AF_UNIX, (struct sockaddr *)&address, sizeof address, deadline_ns);
+        *fd = connect_one(AF_UNIX, (struct sockaddr *)&address, sizeof address, patience);
     } else {
         struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
         int e = getaddrinfo(t->host, t->port, &hints, &list);
         if (e != 0) return dse_fail(err, DSE_ERR_ADDRESS, "%s: %s", url, gai_strerror(e));
         for (struct addrinfo *a = list; a != NULL && *fd < 0; a = a->ai_next)
-            *fd = connect_one(a->ai_family, a->ai_addr, a->ai_addrlen, deadline_ns);
+            *fd = connect_one(a->ai_family, a->ai_addr, a->ai_addrlen, patience);
         freeaddrinfo(list);
     }
     if (*fd >= 0) return DSE_OK;
     return dse_fail(err, DSE_ERR_ADDRESS, "no server answers at %s: %s", url, strerror(errno));
 }
 
-static bool send_all(int fd, const char *data, size_t bytes, uint64_t deadline_ns)
+static bool send_all(int fd, const char *data, size_t bytes, const struct patience *patience)
 {
     while (bytes > 0) {
         ssize_t n = send(fd, data, bytes, MSG_NOSIGNAL);
         if (n > 0) {
             data += n;
             bytes -= (size_t)n;
-        } else if ((errno != EAGAIN && errno != EINTR) || !wait_for(fd, POLLOUT, deadline_ns)) {
+        } else if ((errno != EAGAIN && errno != EINTR) || !wait_for(fd, POLLOUT, patience)) {
             return false;
         }
     }
@@ -117,11 +123,11 @@ static bool send_all(int fd, const char *data, size_t bytes, uint64_t deadline_n
 }
 
 /* All that comes until the peer closes. */
-static bool receive_all(int fd, struct dse_buffer *out, uint64_t deadline_ns)
+static bool receive_all(int fd, struct dse_buffer *out, const struct patience *patience)
 {
     char piece[16384];
     for (;;) {
-        if (!wait_for(fd, POLLIN, deadline_ns)) return false;
+        if (!wait_for(fd, POLLIN, patience)) return false;
         ssize_t n = recv(fd, piece, sizeof piece, 0);
         if (n == 0) return true;
         if (n < 0 && errno != EAGAIN && errno != EINTR) return false;
@@ -143,24 +149,17 @@ static bool split_answer(struct dse_buffer *answer, int *http_status)
     return true;
 }
 
-enum dse_status dse_http_client_get(const char *url, const char *path, const char *key, unsigned timeout_ms,
-                                    int *http_status, struct dse_buffer *body, struct dse_error *err)
-{
-    return dse_http_client_send(url, "GET", path, key, NULL, timeout_ms, http_status, body, err);
-}
-
-enum dse_status dse_http_client_send(const char *url, const char *method, const char *path, const char *key,
-                                     const struct dse_buffer *json, unsigned timeout_ms, int *http_status,
-                                     struct dse_buffer *body, struct dse_error *err)
+static enum dse_status exchange(const char *url, const char *method, const char *path, const char *key,
+                                const struct dse_buffer *json, const struct patience *patience, int *http_status,
+                                struct dse_buffer *body, struct dse_error *err)
 {
     struct target target;
     int fd;
-    const uint64_t deadline_ns = dse_clock_ns() + (uint64_t)timeout_ms * 1000000;
     for (const char *c = key != NULL ? key : ""; *c != '\0'; c++)
         if ((unsigned char)*c < ' ' || *c == 0x7F)
             return dse_fail_at(err, DSE_ERR_INVALID, "api-key", -1, "--api-key has a control character");
     enum dse_status status = parse_url(url, &target, err);
-    if (status == DSE_OK) status = connect_to(&target, url, deadline_ns, &fd, err);
+    if (status == DSE_OK) status = connect_to(&target, url, patience, &fd, err);
     if (status != DSE_OK) return status;
     bool v6 = strchr(target.host, ':') != NULL;
     struct dse_buffer request;
@@ -177,12 +176,27 @@ enum dse_status dse_http_client_send(const char *url, const char *method, const 
     dse_buffer_clear(body);
     if (request.failed)
         status = dse_fail_memory(err, request.length, "a request");
-    else if (!send_all(fd, dse_buffer_text(&request), request.length, deadline_ns) ||
-             !receive_all(fd, body, deadline_ns))
+    else if (!send_all(fd, dse_buffer_text(&request), request.length, patience) || !receive_all(fd, body, patience))
         status = dse_fail(err, DSE_ERR_ADDRESS, "no answer from %s: %s", url, strerror(errno));
     else if (!split_answer(body, http_status))
         status = dse_fail(err, DSE_ERR_ADDRESS, "%s answers, but not with whole HTTP", url);
     dse_buffer_deinit(&request);
     close(fd);
     return status;
+}
+
+enum dse_status dse_http_client_get(const char *url, const char *path, const char *key, unsigned timeout_ms,
+                                    const struct dse_http_wait *wait, int *http_status, struct dse_buffer *body,
+                                    struct dse_error *err)
+{
+    const struct patience patience = {dse_clock_ns() + (uint64_t)timeout_ms * 1000000, wait};
+    return exchange(url, "GET", path, key, NULL, &patience, http_status, body, err);
+}
+
+enum dse_status dse_http_client_send(const char *url, const char *method, const char *path, const char *key,
+                                     const struct dse_buffer *json, unsigned timeout_ms, int *http_status,
+                                     struct dse_buffer *body, struct dse_error *err)
+{
+    const struct patience patience = {dse_clock_ns() + (uint64_t)timeout_ms * 1000000, NULL};
+    return exchange(url, method, path, key, json, &patience, http_status, body, err);
 }

@@ -121,5 +121,7 @@ int main(int argc, char **argv)
     setlocale(LC_CTYPE, "");
     signal(SIGPIPE, SIG_IGN);
     dse_lost_file_watch();
-    return dse_streams_finish(run_program(argc, argv));
+    const int exit_code = run_program(argc, argv);
+    /* A verb that failed when output was lost already has told so. */
+    return exit_code != 0 && ferror(stdout) ? exit_code : dse_streams_finish(exit_code);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "cli/streams.h"
 #include "cli/terminal.h"
 
@@ -58,20 +59,45 @@ void dse_top_remember(struct dse_top_view *view)
 
 /* ---- lines ---------------------------------------------------------------------------------------------------- */
 
-/* What servers and models are called comes from elsewhere: nothing a terminal would obey, and the width is kept. */
-static void put_line(const struct dse_top_view *view, struct dse_buffer *out, const char *line)
+/* Columns of a terminal that a character takes. Terminals differ: of two widths the larger one, as a line that is too
+ * short harms nothing and one that is too long breaks the picture. */
+static int columns_of(uint32_t code)
+{
+    static const struct {
+        uint32_t first, last;
+        int columns;
+    } ranges[] = {
+        {0x0300, 0x036F, 0},   {0x0483, 0x0489, 0}, {0x0591, 0x05BD, 0},   {0x064B, 0x065F, 0},   {0x0E34, 0x0E3A, 0},
+        {0x0E47, 0x0E4E, 0},   {0x1100, 0x115F, 2}, {0x1AB0, 0x1ACE, 0},   {0x1DC0, 0x1DFF, 0},   {0x200B, 0x200F, 0},
+        {0x202A, 0x202E, 0},   {0x2060, 0x2064, 0}, {0x20D0, 0x20F0, 0},   {0x231A, 0x231B, 2},   {0x2329, 0x232A, 2},
+        {0x23E9, 0x23F3, 2},   {0x25FD, 0x25FE, 2}, {0x2600, 0x27BF, 2},   {0x2B1B, 0x2B55, 2},   {0x2E80, 0x3029, 2},
+        {0x302A, 0x302D, 0},   {0x302E, 0x3098, 2}, {0x3099, 0x309A, 0},   {0x309B, 0xA4CF, 2},   {0xA960, 0xA97F, 2},
+        {0xAC00, 0xD7A3, 2},   {0xF900, 0xFAFF, 2}, {0xFE10, 0xFE1F, 2},   {0xFE20, 0xFE2F, 0},   {0xFE30, 0xFE6F, 2},
+        {0xFF00, 0xFF60, 2},   {0xFFE0, 0xFFE6, 2}, {0x16FE0, 0x1B2FF, 2}, {0x1F000, 0x1FAFF, 2}, {0x20000, 0x3FFFD, 2},
+        {0xE0100, 0xE01EF, 0},
+    };
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges && code >= ranges[i].first; i++)
+        if (code <= ranges[i].last) return ranges[i].columns;
+    return 1;
+}
+
+void dse_top_put_text(struct dse_buffer *out, const char *text, int columns)
 {
     struct dse_buffer safe;
-    dse_buffer_init(&safe, DSE_MEM_MISC, 65536);
-    dse_put_safely(&safe, line, strcspn(line, "\n"));
+    dse_buffer_init(&safe, DSE_MEM_MISC, 262144);
+    dse_put_safely(&safe, text, strcspn(text, "\n"));
     const char *at = dse_buffer_text(&safe);
-    size_t bytes = 0;
-    int columns = 0;
-    for (; at[bytes] != '\0'; bytes++)
-        if (((unsigned char)at[bytes] & 0xC0) != 0x80 && ++columns > view->columns) break;
-    dse_buffer_append(out, at, bytes);
-    dse_buffer_putc(out, '\n');
+    size_t end = 0;
+    for (size_t used; end < safe.length; end += used)
+        if ((columns -= columns_of(dse_utf8_decode(at + end, safe.length - end, &used))) < 0) break;
+    dse_buffer_append(out, at, end);
     dse_buffer_deinit(&safe);
+}
+
+static void put_line(const struct dse_top_view *view, struct dse_buffer *out, const char *line)
+{
+    dse_top_put_text(out, line, view->columns);
+    dse_buffer_putc(out, '\n');
 }
 
 static void put_format(const struct dse_top_view *view, struct dse_buffer *out, const char *format, ...)
@@ -128,8 +154,12 @@ static void put_header(const struct dse_top_view *view, struct dse_buffer *out)
 {
     const json_t *now = view->now;
     char up[32];
-    put_format(view, out, "deepseek-edge %s  %s  %s  node %s  up %s", text(now, "version"), view->url,
-               text(now, "status"), text(now, "edge_node_id"), duration(number(now, "uptime_seconds"), up));
+    if (view->is_stale)
+        put_format(view, out, "deepseek-edge %s  %s  does not answer  node %s", text(now, "version"), view->url,
+                   text(now, "edge_node_id"));
+    else
+        put_format(view, out, "deepseek-edge %s  %s  %s  node %s  up %s", text(now, "version"), view->url,
+                   text(now, "status"), text(now, "edge_node_id"), duration(number(now, "uptime_seconds"), up));
     if (!json_is_object(find(now, "model"))) {
         put_format(view, out, "model   (none is loaded yet)");
         return;

@@ -18,13 +18,16 @@ struct dse_top_view {
     int n_history;
     enum dse_top_sort sort;
     bool utf8;
+    bool is_stale; /* the last look had no answer: now is older */
     int columns;
 };
 
 /* Adds the rate of view->now to the history. */
 void dse_top_remember(struct dse_top_view *view);
-/* Lines with a newline each; none longer than view->columns characters. */
+/* Lines with a newline each; none wider than view->columns. */
 void dse_top_draw(const struct dse_top_view *view, struct dse_buffer *out);
+/* The first line of a text from elsewhere, as far as it has room in so many columns: nothing that a terminal obeys. */
+void dse_top_put_text(struct dse_buffer *out, const char *text, int columns);
 const char *dse_top_sort_name(enum dse_top_sort sort);
 
 #endif

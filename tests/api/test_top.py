@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import socket
@@ -12,11 +13,16 @@ import subprocess
 import termios
 import threading
 import time
+import unicodedata
 
 import pytest
 from conftest import post_bytes
 
 CHAT = "/v1/chat/completions"
+# What ends a process by default; by SIGKILL nothing can be given back.
+DEADLY = [n for n in signal.valid_signals() if n not in set(range(signal.SIGRTMIN + 1, signal.SIGRTMAX)) | {
+    signal.SIGKILL, signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT, signal.SIGCHLD,
+    signal.SIGURG, signal.SIGWINCH, signal.SIGPIPE}]
 ESCAPE = re.compile(rb"\x1b\[[?0-9;]*[A-Za-z]")
 
 
@@ -92,7 +98,61 @@ def test_requests_have_rows(start):
     assert server.wait_idle()
 
 
+@pytest.mark.parametrize("arguments", [["--once"], ["--once", "--json"], []], ids=" ".join)
+def test_output_that_is_lost_is_told_once(server, arguments):
+    command = [os.environ["DSE_BINARY"], "top", "--url", url(server), "--interval", "0.2", *arguments]
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert result.returncode == 1 and result.stderr.count(b"cannot write to standard output") == 1, result.stderr
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        told = process.stderr.read()
+        assert process.wait(20) == 1 and told.count(b"cannot write to standard output") == 1, told
+
+
 # ---- who does not answer
+
+class Others:
+    """A server of others: gives these answers one after the other and then none any more, while it takes requests."""
+
+    def __init__(self, *answers, path=None):
+        self.asked = [threading.Event() for _ in range(len(answers) + 1)]
+        self.listener = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
+        self.listener.bind(str(path) if path else ("127.0.0.1", 0))
+        self.listener.listen()
+        self.url = f"unix:{path}" if path else f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.left = []
+        self.thread = threading.Thread(target=self.serve, args=answers, daemon=True)
+        self.thread.start()
+
+    def serve(self, *answers):
+        for number, event in enumerate(self.asked):
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            self.left.append(connection)
+            connection.recv(4096)
+            if number < len(answers):
+                connection.sendall(answers[number])
+                connection.close()
+            event.set()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join(10)
+        for connection in self.left:
+            connection.close()
+
+
+def answer(state):
+    body = json.dumps(state, ensure_ascii=False).encode() if isinstance(state, dict) else state
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
 
 def free_port():
     with socket.socket() as sock:
@@ -142,35 +202,57 @@ def test_a_unix_socket(tmp_path):
     b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10000 + b"\r\n{}",
 ])
 def test_servers_of_others_are_survived(answer):
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        def serve():
-            connection, _ = listener.accept()
-            connection.recv(4096)
-            connection.sendall(answer)
-            connection.close()
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        result = top("--url", f"http://127.0.0.1:{listener.getsockname()[1]}", "--once")
-        thread.join(10)
-    assert result.returncode in (1, 2, 4, 7) and result.stderr.count(b"\n") == 1 and result.stdout == b"", result
+    with Others(answer) as server:
+        result = top("--url", server.url, "--once")
+    assert result.returncode == 7 and result.stderr.count(b"\n") == 1 and result.stdout == b"", result
+    assert server.url.encode() in result.stderr
+
+
+@pytest.mark.parametrize("body", [b"<html>hello</html>", b"", b"[1]", b"{}", b'"ok"', b'{"status": 200}', b"[" * 100000,
+                                  b'{"status": "\xff"}', b'{"error": {"message": "no"}}'], ids=lambda body: body[:20])
+@pytest.mark.parametrize("arguments", [["--once"], ["--once", "--json"]], ids=" ".join)
+def test_what_is_no_state_comes_from_no_server_of_ours(body, arguments):
+    with Others(answer(body)) as server:
+        result = top("--url", server.url, *arguments)
+    assert result.returncode == 7 and result.stdout == b"" and result.stderr.count(b"\n") == 1, result
+    assert server.url.encode() in result.stderr and b"is it a deepseek-edge server?" in result.stderr, result
 
 
 def test_hostile_names_reach_the_terminal_as_text():
     state = {"status": "ok\x1b[2J", "version": "\u009b31m", "model": {"name": "m\x1b]0;owned\x07\n"}, "slots": [{"state": "\x1b[31m" * 50}]}
-    body = json.dumps(state).encode()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        def serve():
-            connection, _ = listener.accept()
-            connection.recv(4096)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
-            connection.close()
-        threading.Thread(target=serve, daemon=True).start()
-        result = top("--url", f"http://127.0.0.1:{listener.getsockname()[1]}", "--once")
+    with Others(answer(state)) as server:
+        result = top("--url", server.url, "--once")
     assert result.returncode == 0 and b"\x1b" not in result.stdout and b"\x07" not in result.stdout
     assert "\u009b" not in result.stdout.decode() and b"\\x1b" in result.stdout
 
 
+def columns(line):
+    """As terminals count them: two for wide characters, none for those that combine."""
+    return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in line)
+
+
+WIDE = {"japanese": "\u65e5\u672c\u8a9e", "hangul": "\ud55c\uad6d", "full": "\uff21\uff22", "kana": "\u304b\u30ab\u3099", "emoji": "\U0001f600\u26a1\u2705",
+        "rare": "\U00020000\U0001b000", "mixed": "a\u65e5b", "accents": "e\u0301", "hebrew": "\u05d0\u05b8", "ascii": "xyz"}
+
+
+@pytest.mark.parametrize("text", WIDE.values(), ids=WIDE)
+def test_lines_of_wide_characters_fit_and_fill_the_width(text):
+    state = {"status": "ok", "model": {"name": text * 300}, "sensors": {"power_watts": {"x" + text * 300: 1}}}
+    with Others(answer(state)) as server:
+        lines = top("--url", server.url, "--once").stdout.decode().splitlines()
+    assert all(columns(line) <= 160 for line in lines), lines
+    full = [line for line in lines if text in line]
+    assert len(full) == 2 and all(columns(line) >= 159 for line in full), full
+
+
 # ---- on a terminal
+
+def signals_as_by_default():
+    """Whatever the tests were started with; and no core files."""
+    for number in DEADLY:
+        signal.signal(number, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
 
 class Terminal:
     """`top` on a pseudo terminal of a given size."""
@@ -183,7 +265,8 @@ class Terminal:
         self.output = b""
         environment = dict(os.environ, TERM="xterm", LC_ALL="C.UTF-8", **(env or {}))
         self.process = subprocess.Popen([os.environ["DSE_BINARY"], "top", *arguments], stdin=slave, stdout=slave,
-                                        stderr=subprocess.PIPE, env=environment, start_new_session=True)
+                                        stderr=subprocess.PIPE, env=environment, start_new_session=True,
+                                        preexec_fn=signals_as_by_default)
 
     def read(self, seconds=0.3):
         end = time.monotonic() + seconds
@@ -227,26 +310,153 @@ def test_the_screen_is_taken_and_given_back(server):
     assert screen.output.rstrip().endswith(b"\x1b[?25h\x1b[?1049l")
 
 
-@pytest.mark.parametrize("number,code", [(signal.SIGINT, 130), (signal.SIGTERM, -15), (signal.SIGHUP, -1)])
-def test_signals_give_the_screen_back(server, number, code):
+@pytest.mark.parametrize("number", DEADLY)
+def test_signals_give_the_screen_back(server, number):
     screen = Terminal("--url", url(server))
     screen.wait_for(b"q quit")
     screen.process.send_signal(number)
     ended, restored = screen.end()
-    assert ended == code and restored
-    assert b"\x1b[?25h\x1b[?1049l" in screen.output
+    assert ended == (130 if number == signal.SIGINT else -number) and restored
+    assert screen.output.endswith(b"\x1b[?25h\x1b[?1049l")
+
+
+@pytest.mark.parametrize("number", [signal.SIGWINCH, signal.SIGCHLD, signal.SIGURG, signal.SIGPIPE, signal.SIGCONT])
+def test_signals_that_end_nothing_keep_the_screen(server, number):
+    screen = Terminal("--url", url(server))
+    screen.wait_for(b"q quit")
+    screen.process.send_signal(number)
+    screen.press(b"s")
+    screen.wait_for(b"sort: speed")
+    screen.press(b"q")
+    assert screen.end() == (0, True)
+
+
+def in_shell(script, steps):
+    """Runs a script with job control on a pseudo terminal. Of steps: what to wait for in the output and what to type
+    then. Returns all output and, of each `stty -g` in it, the modes of the terminal."""
+    master, slave = pty.openpty()
+    environment = dict(os.environ, TERM="xterm", LC_ALL="C.UTF-8")
+    process = subprocess.Popen(["sh", "-mc", script], stdin=slave, stdout=slave, stderr=slave, env=environment,
+                               start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+    os.close(slave)
+    output, start, end = b"", 0, time.monotonic() + 30
+    while True:
+        assert time.monotonic() < end, output
+        if steps and steps[0][0] in output[start:]:
+            start = len(output)
+            os.write(master, steps.pop(0)[1])
+        if select.select([master], [], [], 0.1)[0]:
+            try:
+                output += os.read(master, 65536)
+            except OSError:
+                break
+    process.wait(10)
+    os.close(master)
+    assert not steps, (steps, output)
+    return output, re.findall(rb"(?<=[\nl])[0-9a-f]+(?::[0-9a-f]+){10,}", b"\n" + output)
+
+
+def test_ctrl_backslash_gives_the_screen_back(server):
+    command = f"{os.environ['DSE_BINARY']} top --url {url(server)}"
+    output, modes = in_shell(f"ulimit -c 0; stty -g; {command}; echo code $?; stty -g", [(b"q quit", b"\x1c")])
+    assert b"code 131" in output and len(modes) == 2 and modes[0] == modes[1], output
+    assert output.rindex(b"\x1b[?1049l") > output.rindex(b"\x1b[?1049h")
+
+
+def test_to_be_stopped_gives_the_screen_back_until_it_goes_on(server):
+    command = f"{os.environ['DSE_BINARY']} top --url {url(server)}"
+    output, modes = in_shell(f"stty -g; {command}; echo stopped; stty -g; fg; stty -g",
+                             [(b"q quit", b"\x1a"), (b"q quit", b"q")])
+    before, between, after = re.split(rb"stopped\r\n|\r\n[^\r\n]* top --url [^\r\n]*\r\n(?=\x1b)", output)
+    assert len(modes) == 3 and len(set(modes)) == 1, output
+    for part in (before, after):  # taken and given back, twice
+        assert b"\x1b[?1049h\x1b[?25l" in part and b"\x1b[?25h\x1b[?1049l" in part, output
+    assert b"\x1b" not in between
+
+
+# ---- a server that takes a request and hangs
+
+def ends_soon(process):
+    """Long before the server would be given up."""
+    begun = time.monotonic()
+    code = process.wait(20)
+    assert time.monotonic() - begun < 3
+    return code
+
+
+@pytest.mark.parametrize("arguments", [["--once"], ["--once", "--json"], []], ids=" ".join)
+def test_ctrl_c_ends_the_wait_for_the_first_answer(arguments):
+    with Others() as server:
+        command = [os.environ["DSE_BINARY"], "top", "--url", server.url, *arguments]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            assert server.asked[0].wait(20)
+            process.send_signal(signal.SIGINT)
+            assert ends_soon(process) == 130
+            assert process.stdout.read() == b""
+
+
+def test_ctrl_c_before_the_first_answer_leaves_a_terminal_as_it_was():
+    with Others() as server:
+        screen = Terminal("--url", server.url)
+        assert server.asked[0].wait(20)
+        screen.process.send_signal(signal.SIGINT)
+        assert ends_soon(screen.process) == 130
+        assert screen.end() == (130, True) and screen.output == b""
+
+
+@pytest.mark.parametrize("end,code", [(b"q", 0), (signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_server_that_hangs_keeps_no_key_waiting(end, code):
+    with Others(answer({"status": "ok"})) as server:
+        screen = Terminal("--url", server.url, "--interval", "0.2")
+        screen.wait_for(b"q quit")
+        assert server.asked[1].wait(20)
+        begun = time.monotonic()
+        screen.press(b"s")
+        screen.wait_for(b"sort: speed")
+        if isinstance(end, bytes):
+            screen.press(end)
+        else:
+            screen.process.send_signal(end)
+        assert ends_soon(screen.process) == code and time.monotonic() - begun < 4
+        assert screen.end() == (code, True)
+
+
+def test_a_server_that_hangs_is_told():
+    with Others(answer({"status": "ok", "uptime_seconds": 1})) as server:
+        screen = Terminal("--url", server.url, "--interval", "0.2")
+        screen.wait_for(b"  ok  node")
+        screen.output = b""
+        screen.wait_for(b"does not answer")
+        screen.press(b"q")
+        assert screen.end() == (0, True)
 
 
 def test_a_small_screen_is_kept_to(server):
     screen = Terminal("--url", url(server), rows=6, columns=30)
     screen.wait_for(b"q quit")
-    screen.press(b"q")
-    screen.process.wait(20)
     screen.read()
-    for line in ESCAPE.sub(b"", screen.output).decode().split("\r\n"):
+    for line in ESCAPE.sub(b"", screen.output).decode().splitlines():
         assert len(line) <= 30, line
     assert screen.output.count(b"\r\n") % 5 == 0
-    screen.end()
+    screen.press(b"q")
+    assert screen.end() == (0, True)
+
+
+@pytest.mark.parametrize("width", range(40, 46))
+def test_wide_characters_keep_to_a_small_screen(tmp_path, monkeypatch, width):
+    path = tmp_path / ("\u65e5\u672c\u8a9e" * 5)
+    monkeypatch.chdir(tmp_path)
+    with Others(answer({"status": "ok", "model": {"name": "\u65e5\u672c\u8a9e" * 30}}), path=path.name) as server:
+        screen = Terminal("--url", server.url, "--interval", "0.2", rows=6, columns=width)
+        screen.wait_for(b"q quit")
+        assert server.asked[1].wait(20)
+    screen.wait_for("no server answers at unix:\u65e5".encode())
+    screen.read()
+    lines = re.split(r"\r+\n|\x1b\[\d+;1H|\x1b\[H", screen.output.decode())
+    widths = [columns(ESCAPE.sub(b"", line.encode()).decode()) for line in lines]
+    assert max(widths) <= width and widths.count(width) + widths.count(width - 1) >= 3, lines
+    screen.press(b"q")
+    assert screen.end() == (0, True)
 
 
 def test_no_color_writes_no_colour(server):
@@ -264,9 +474,13 @@ def test_a_server_that_goes_away_is_told_and_its_return_too(start):
     port = server.port
     assert server.stop() == 0
     screen.wait_for(b"no server answers")
+    screen.output = b""
+    screen.wait_for(b"does not answer  node")
+    assert b"  up " not in screen.output
     with_same_port = start("--port", str(port))
     screen.output = b""
     screen.wait_for(b"q quit")
+    assert b"  ok  node" in screen.output and b"  up " in screen.output
     screen.press(b"q")
     assert screen.end() == (0, True)
     assert with_same_port.port == port

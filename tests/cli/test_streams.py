@@ -32,9 +32,19 @@ def test_lost_output_is_a_failure(start, tiny, arguments):
     arguments = [tiny if word == "MODEL" else word for word in arguments]
     with open("/dev/full", "wb") as full:
         result = start(*arguments, stdout=full)
-    assert result.returncode == 1 and b"standard output" in result.stderr, result.stderr
+    assert result.returncode == 1 and result.stderr.count(b"standard output") == 1, result.stderr
     result = start(*arguments, stdout=None, preexec_fn=lambda: os.close(1))
-    assert result.returncode == 1 and b"standard output" in result.stderr, result.stderr
+    assert result.returncode == 1 and result.stderr.count(b"standard output") == 1, result.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=str)
+def test_output_that_is_lost_while_it_is_made_is_told_once(start, tiny, tmp_path, more):
+    template, messages = tmp_path / "t.jinja", tmp_path / "m.json"
+    template.write_text("{{ messages[0].content }}", encoding="utf-8")
+    messages.write_text(json.dumps({"messages": [{"role": "user", "content": "x" * 100000}]}), encoding="utf-8")
+    with open("/dev/full", "wb") as full, open(messages, "rb") as stdin:
+        result = start("template", "--tokenizer", tiny, "--chat-template", template, *more, stdin=stdin, stdout=full)
+    assert result.returncode == 1 and result.stderr.count(b"standard output") == 1, result.stderr
 
 
 def test_a_failure_keeps_its_own_exit_code(start):
