@@ -231,18 +231,18 @@ export function render(block, depth = 0) {
   }
 }
 
-const shown = new WeakMap(); // per parent: its blocks as texts
+const shown = new WeakMap(); // per parent: its blocks as texts, and the nodes that show them
 
-// Keeps `parent` showing `text`; of what is there already, only blocks that changed are made again.
+// Keeps `parent` showing `text`; of what is there already, only blocks that changed are made again. The nodes are not
+// looked up in parent.children: each change of it makes the browser count them anew.
 export function show(parent, text) {
-  const wanted = blocks(text), old = shown.get(parent) || [];
+  const wanted = blocks(text), old = shown.get(parent) || {keys: [], nodes: []};
   const keys = wanted.map(block => `${block.kind} ${block.language || ""}\n${block.lines.join("\n")}`);
-  wanted.forEach((block, i) => {
-    if (old[i] === keys[i]) return;
-    const node = render(block);
-    if (parent.children[i]) parent.children[i].replaceWith(node);
-    else parent.append(node);
+  const nodes = wanted.map((block, i) => old.keys[i] === keys[i] ? old.nodes[i] : render(block));
+  nodes.forEach((node, i) => {
+    if (i >= old.nodes.length) parent.append(node);
+    else if (node !== old.nodes[i]) old.nodes[i].replaceWith(node);
   });
-  while (parent.children.length > wanted.length) parent.lastChild.remove();
-  shown.set(parent, keys);
+  for (const node of old.nodes.slice(nodes.length)) node.remove();
+  shown.set(parent, {keys, nodes});
 }

@@ -243,3 +243,41 @@ def test_no_text_takes_long(page, name, text):
     found = page.evaluate(RENDER, text)
     assert found["ms"] < 5000, found["ms"]
     assert set(found["names"]) <= ALLOWED and set(found["attributes"]) <= ATTRIBUTES
+
+
+# Milliseconds to show a text, to show it grown by a little and to show it shrunk to nothing.
+TIME = """async ([unit, n]) => { const {show} = await import('/ui/markdown.js'); const text = unit.repeat(n);
+  const node = document.createElement('div'); const begun = performance.now();
+  for (const t of [text, text + unit, '']) show(node, t); return performance.now() - begun; }"""
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "a\n\n",
+        "**a** `b`\n\n",
+        "```c\na\n```\n",
+        "# h\n",
+        "---\n",
+        "> q\n\n",
+        "> q\n>\n",
+        "- a\n",
+        "- a\n\n  b\n\n",
+        "- a\ntext\n\n\n",
+        "1. x\n\ntext\n\n",
+        "a|b\n-|-\nc|d\n\n",
+        "a\n- b\n> c\n",
+    ],
+)
+def test_work_grows_with_the_number_of_blocks_and_not_faster(page, unit):
+    """Eight times the blocks: about 8 times the time, and 64 times if each block were to ask for all the others."""
+    few = min(page.evaluate(TIME, [unit, 2000]) for _ in range(5))
+    assert any(page.evaluate(TIME, [unit, 16000]) < 30 * max(few, 1) for _ in range(4))
+
+
+def test_blocks_that_did_not_change_stay_the_same_nodes(page):
+    same = """async () => { const {show} = await import('/ui/markdown.js'); const node = document.createElement('div');
+      show(node, 'a\\n\\nb\\n\\nc'); const [a, b] = node.children; show(node, 'a\\n\\nB\\n\\nc\\n\\nd');
+      const kept = node.children[0] === a && node.children[1] !== b; show(node, 'a'); const one = node.innerHTML;
+      show(node, 'a\\n\\ne'); return [kept, one, node.innerHTML, node.children[0] === a]; }"""
+    assert page.evaluate(same) == [True, "<p>a</p>", "<p>a</p><p>e</p>", True]
