@@ -52,7 +52,7 @@ static void make_room(struct dse_policy *policy)
         struct dse_tenant *tenant = &policy->tenants[i];
         if (tenant->n_tasks == 0 && (least == NULL || tenant->served < least->served)) least = tenant;
     }
-    forget(policy, least);
+    if (least != NULL) forget(policy, least); /* there is one: max_tenants is twice what can have requests */
 }
 
 void dse_policy_enter(struct dse_policy *policy, struct dse_task *task, uint64_t now_ns)
