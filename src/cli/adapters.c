@@ -57,9 +57,12 @@ static enum dse_status print_list(const struct client *client, bool as_json, str
     size_t i;
     dse_buffer_init(&answer, DSE_MEM_MISC, MAX_ANSWER_BYTES);
     enum dse_status status = ask(client, "GET", "/lora-adapters", NULL, LIST_TIMEOUT_MS, &answer, err);
-    if (status == DSE_OK) status = dse_json_parse(dse_buffer_text(&answer), answer.length, "the answer", &list, err);
-    if (status == DSE_OK && !json_is_array(list))
-        status = dse_fail(err, DSE_ERR_ADDRESS, "%s: /lora-adapters is not a JSON array", client->url);
+    if (status == DSE_OK) {
+        status = dse_json_parse(dse_buffer_text(&answer), answer.length, "the answer", &list, err);
+        if (status != DSE_ERR_NO_MEMORY && !json_is_array(list)) /* comes from a server of others */
+            status = dse_fail(err, DSE_ERR_ADDRESS,
+                              "%s: /lora-adapters is no JSON array: is it a deepseek-edge server?", client->url);
+    }
     if (status == DSE_OK && as_json) {
         status = dse_print_json_line(json_incref(list), err);
     } else if (status == DSE_OK) {

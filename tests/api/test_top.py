@@ -218,6 +218,14 @@ def test_what_is_no_state_comes_from_no_server_of_ours(body, arguments):
     assert server.url.encode() in result.stderr and b"is it a deepseek-edge server?" in result.stderr, result
 
 
+@pytest.mark.parametrize("body", [b"<html>hello</html>", b"", b"{}", b"[" * 100000], ids=lambda body: body[:20])
+def test_what_is_no_list_of_adapters_comes_from_no_server_of_ours(body):
+    with Others(answer(body)) as server:
+        result = subprocess.run([os.environ["DSE_BINARY"], "adapters", "--url", server.url], capture_output=True, timeout=60)
+    assert result.returncode == 7 and result.stdout == b"" and result.stderr.count(b"\n") == 1, result
+    assert server.url.encode() in result.stderr and b"is it a deepseek-edge server?" in result.stderr, result
+
+
 def test_hostile_names_reach_the_terminal_as_text():
     state = {"status": "ok\x1b[2J", "version": "\u009b31m", "model": {"name": "m\x1b]0;owned\x07\n"}, "slots": [{"state": "\x1b[31m" * 50}]}
     with Others(answer(state)) as server:
