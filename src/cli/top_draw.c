@@ -44,17 +44,35 @@ const char *dse_top_sort_name(enum dse_top_sort sort)
     return names[sort];
 }
 
+/* Mean of a histogram between two looks; -1: nothing was observed. */
+static double mean_between(const struct dse_top_view *view, const char *sum, const char *count)
+{
+    double n = number(view->now, count) - number(view->before, count);
+    return n > 0 ? (number(view->now, sum) - number(view->before, sum)) / n : -1;
+}
+
+static void remember(struct dse_top_history *history, double value)
+{
+    if (history->n == DSE_TOP_HISTORY) {
+        memmove(history->values, history->values + 1, (DSE_TOP_HISTORY - 1) * sizeof *history->values);
+        history->n--;
+    }
+    history->values[history->n++] = value;
+}
+
+static double first_token_seconds(const struct dse_top_view *view)
+{
+    return mean_between(view, "time_to_first_token_seconds.sum", "time_to_first_token_seconds.count");
+}
+
 void dse_top_remember(struct dse_top_view *view)
 {
     double seconds = number(view->now, "uptime_seconds") - number(view->before, "uptime_seconds");
     double tokens = number(view->now, "tokens.generated_total") - number(view->before, "tokens.generated_total");
     double rate = view->before != NULL && seconds > 0 && tokens >= 0 ? tokens / seconds
                                                                      : number(view->now, "tokens.generated_per_second");
-    if (view->n_history == DSE_TOP_HISTORY) {
-        memmove(view->history, view->history + 1, (DSE_TOP_HISTORY - 1) * sizeof *view->history);
-        view->n_history--;
-    }
-    view->history[view->n_history++] = rate;
+    remember(&view->speed, rate);
+    remember(&view->first_token, first_token_seconds(view));
 }
 
 /* ---- lines ---------------------------------------------------------------------------------------------------- */
@@ -126,18 +144,21 @@ static const char *duration(double seconds, char out[32])
     return out;
 }
 
-/* The history in eight heights; 0 is the lowest. */
-static void put_spark(const struct dse_top_view *view, struct dse_buffer *out)
+/* A history in eight heights; 0 is the lowest, a hole where there was nothing. */
+static void put_spark(const struct dse_top_view *view, const struct dse_top_history *history, struct dse_buffer *out)
 {
     static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     static const char *const ascii[] = {"_", ".", ",", "-", "=", "+", "*", "#"};
-    int first = view->n_history > SPARK_COLUMNS ? view->n_history - SPARK_COLUMNS : 0;
+    int first = history->n > SPARK_COLUMNS ? history->n - SPARK_COLUMNS : 0;
     double most = 1e-9;
-    for (int i = first; i < view->n_history; i++)
-        if (view->history[i] > most) most = view->history[i];
-    for (int i = first; i < view->n_history; i++) {
-        int height = (int)(view->history[i] / most * 7 + 0.5);
-        dse_buffer_puts(out, (view->utf8 ? blocks : ascii)[height < 0 ? 0 : height > 7 ? 7 : height]);
+    for (int i = first; i < history->n; i++)
+        if (history->values[i] > most) most = history->values[i];
+    for (int i = first; i < history->n; i++) {
+        int height = (int)(history->values[i] / most * 7 + 0.5);
+        if (history->values[i] < 0)
+            dse_buffer_putc(out, ' ');
+        else
+            dse_buffer_puts(out, (view->utf8 ? blocks : ascii)[height > 7 ? 7 : height]);
     }
 }
 
@@ -171,29 +192,24 @@ static void put_header(const struct dse_top_view *view, struct dse_buffer *out)
                text(now, "model.cpu_features"), number(now, "model.threads"));
 }
 
-/* Mean of a histogram between two looks; -1: nothing was observed. */
-static double mean_between(const struct dse_top_view *view, const char *sum, const char *count)
-{
-    double n = number(view->now, count) - number(view->before, count);
-    return n > 0 ? (number(view->now, sum) - number(view->before, sum)) / n : -1;
-}
-
 static void put_speed(const struct dse_top_view *view, struct dse_buffer *out)
 {
     struct dse_buffer line;
     dse_buffer_init(&line, DSE_MEM_MISC, 65536);
-    dse_buffer_printf(&line, "tok/s   %8.1f  ", view->history[view->n_history - 1]);
-    put_spark(view, &line);
+    dse_buffer_printf(&line, "tok/s   %8.1f  ", view->speed.values[view->speed.n - 1]);
+    put_spark(view, &view->speed, &line);
     dse_buffer_printf(&line, "  prompt %.1f", number(view->now, "tokens.prompt_per_second"));
     put_line(view, out, dse_buffer_text(&line));
     dse_buffer_clear(&line);
-    double ttft = mean_between(view, "time_to_first_token_seconds.sum", "time_to_first_token_seconds.count");
+    double ttft = first_token_seconds(view);
     double itl = mean_between(view, "inter_token_latency_seconds.sum", "inter_token_latency_seconds.count");
     dse_buffer_puts(&line, "latency ");
     if (ttft >= 0)
         dse_buffer_printf(&line, "first token %.3f s", ttft);
     else
         dse_buffer_puts(&line, "first token -");
+    dse_buffer_putc(&line, ' ');
+    put_spark(view, &view->first_token, &line);
     if (itl >= 0)
         dse_buffer_printf(&line, "  between tokens %.1f ms", itl * 1e3);
     else

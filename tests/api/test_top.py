@@ -226,6 +226,19 @@ def test_what_is_no_list_of_adapters_comes_from_no_server_of_ours(body):
     assert server.url.encode() in result.stderr and b"is it a deepseek-edge server?" in result.stderr, result
 
 
+def test_first_tokens_have_a_history_with_holes():
+    answers = [answer({"status": "ok", "time_to_first_token_seconds": {"count": count, "sum": seconds}})
+               for count, seconds in ((1, 0.1), (3, 1.7), (3, 1.7), (4, 1.8))]
+    with Others(*answers) as server:
+        command = [os.environ["DSE_BINARY"], "top", "--url", server.url, "--interval", "0.2"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              env=dict(os.environ, LC_ALL="C")) as process:
+            lines = [next(line for line in process.stdout if line.startswith("latency")) for _ in answers]
+            process.kill()
+    assert lines[0].startswith("latency first token 0.100 s #  between") and "first token - .# " in lines[2]
+    assert lines[3].startswith("latency first token 0.100 s .# .  between"), lines
+
+
 def test_hostile_names_reach_the_terminal_as_text():
     state = {"status": "ok\x1b[2J", "version": "\u009b31m", "model": {"name": "m\x1b]0;owned\x07\n"}, "slots": [{"state": "\x1b[31m" * 50}]}
     with Others(answer(state)) as server:
