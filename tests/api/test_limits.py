@@ -1,4 +1,5 @@
 """Work and memory that a request may cost: bounded by its size, and refused early where it is large."""
+import os
 import threading
 import time
 
@@ -89,11 +90,15 @@ def test_many_short_messages(start):
 
 def test_memory_does_not_grow_with_the_number_of_requests(start):
     """First all clients come at once with more than any of the requests that follow, so that buffers and KV blocks have been
-    touched. Then a heap that holds on to 1 KiB for each request would be found."""
+    touched. Then a heap that holds on to 1 KiB for each request would be found. AddressSanitizer keeps what is freed for a
+    while: there the heap as the server counts it is looked at."""
     server = start("--no-enable-prefix-caching", "--max-concurrent", "4", "--pack-cache", "off",
                    model=str(DATA / "reference" / "gguf" / "llama_linear.gguf"))
 
-    def anonymous():
+    def held():
+        if "ASAN_OPTIONS" in os.environ:
+            return sum(float(line.split()[1]) for line in server.get("/metrics").body.decode().splitlines()
+                       if line.startswith("deepseek_edge_memory_bytes{"))
         for line in open(f"/proc/{server.process.pid}/status"):
             if line.startswith("RssAnon:"):
                 return int(line.split()[1]) * 1024
@@ -113,6 +118,6 @@ def test_memory_does_not_grow_with_the_number_of_requests(start):
 
     requests(40, 24, 100)
     requests(240, 16, 4)
-    before = anonymous()
+    before = held()
     requests(240, 16, 4)
-    assert anonymous() - before < 240 * 1024
+    assert held() - before < 240 * 1024
