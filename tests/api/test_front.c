@@ -88,7 +88,7 @@ static void ask(const struct dse_server *server, const char *request, char *answ
 
 static void health_models_and_metrics_answer_before_a_model_is_there(void **state)
 {
-    char answer[16384];
+    static char answer[128 * 1024];
     struct dse_server_options options = quick_options();
     struct dse_server *server = start(&options);
     ask(server, GET("/health"), answer, sizeof answer);

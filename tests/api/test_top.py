@@ -357,8 +357,13 @@ def in_shell(script, steps):
     then. Returns all output and, of each `stty -g` in it, the modes of the terminal."""
     master, slave = pty.openpty()
     environment = dict(os.environ, TERM="xterm", LC_ALL="C.UTF-8")
+
+    def begin():
+        signals_as_by_default()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
     process = subprocess.Popen(["sh", "-mc", script], stdin=slave, stdout=slave, stderr=slave, env=environment,
-                               start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+                               start_new_session=True, preexec_fn=begin)
     os.close(slave)
     output, start, end = b"", 0, time.monotonic() + 30
     while True:
