@@ -42,8 +42,8 @@ void dse_metrics_put_histogram(struct dse_buffer *out, const char *prefix, const
     uint64_t total = 0;
     for (int i = 0; i < DSE_HISTOGRAM_BUCKETS; i++) {
         total += view->buckets[i];
-        dse_buffer_printf(out, "%s%s_bucket{%s%sle=\"%g\"} %llu\n", prefix, name, labels, comma,
-                          view->bounds[i], (unsigned long long)total);
+        dse_buffer_printf(out, "%s%s_bucket{%s%sle=\"%g\"} %llu\n", prefix, name, labels, comma, view->bounds[i],
+                          (unsigned long long)total);
     }
     total += view->buckets[DSE_HISTOGRAM_BUCKETS]; /* the count is made from the buckets, so that they always agree */
     dse_buffer_printf(out, "%s%s_bucket{%s%sle=\"+Inf\"} %llu\n", prefix, name, labels, comma,
