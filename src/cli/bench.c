@@ -23,7 +23,7 @@ struct bench {
     const struct dse_options *options;
     struct dse_model *model;
     struct dse_model_info info;
-    struct dse_limits limits;
+    double bandwidth, macs; /* at most: bytes read and 8-bit multiply-adds per second */
     const char *format;
     json_t *rows; /* json format: collected */
 };
@@ -45,7 +45,7 @@ static double limit(const struct bench *bench, const struct dse_bench_spec *spec
     const double rows = (double)spec->n_seqs * (spec->n_prompt > 0 ? spec->n_prompt : 1);
     const double macs = rows * (active - head) + spec->n_seqs * head; /* a prompt's last row alone needs the head */
     const double bytes = weight_bytes + (double)spec->n_seqs * (double)info->kv_bytes_per_token * spec->n_depth;
-    const double memory = bytes / bench->limits.bandwidth, arithmetic = macs / bench->limits.macs;
+    const double memory = bytes / bench->bandwidth, arithmetic = macs / bench->macs;
     return rows / (memory > arithmetic ? memory : arithmetic);
 }
 
@@ -84,8 +84,8 @@ static json_t *row_json(const struct bench *bench, const struct row *row)
                      row->spec.n_seqs, "numerics", numerics_name(row->spec.numerics), "tokens_per_second", row->median,
                      "slowest", row->slowest, "fastest", row->fastest, "of_limit", row->of_limit, "model",
                      bench->info.name, "quantization", bench->info.quantization, "cpu", dse_cpu_model(), "cpu_features",
-                     features, "threads", bench->info.n_threads, "bandwidth_bytes_per_second", bench->limits.bandwidth,
-                     "macs_per_second", bench->limits.macs);
+                     features, "threads", bench->info.n_threads, "bandwidth_bytes_per_second", bench->bandwidth,
+                     "macs_per_second", bench->macs);
 }
 
 static void print_head(const struct bench *bench)
@@ -96,8 +96,7 @@ static void print_head(const struct bench *bench)
         printf("model: %s %s %s, %.1f M parameters\ncpu: %s (%s), %d threads, %.1f GB/s read, "
                "%.0f G 8-bit multiply-adds/s\n\n",
                bench->info.name, bench->info.arch, bench->info.quantization, (double)bench->info.n_parameters * 1e-6,
-               dse_cpu_model(), features, bench->info.n_threads, bench->limits.bandwidth * 1e-9,
-               bench->limits.macs * 1e-9);
+               dse_cpu_model(), features, bench->info.n_threads, bench->bandwidth * 1e-9, bench->macs * 1e-9);
         printf("| test | n_prompt | n_gen | depth | seqs | numerics | tok/s | slowest | fastest | of limit "
                "|\n|---|---|---|---|---|---|---|---|---|---|\n");
     } else if (strcmp(bench->format, "csv") == 0) {
@@ -123,7 +122,7 @@ static enum dse_status print_row(struct bench *bench, const struct row *row, str
         printf("%d,%d,%d,%d,%s,%.2f,%.2f,%.2f,%.3f,\"%s\",%s,\"%s\",\"%s\",%d,%.0f,%.0f\n", s->n_prompt, s->n_gen,
                s->n_depth, s->n_seqs, numerics_name(s->numerics), row->median, row->slowest, row->fastest,
                row->of_limit, bench->info.name, bench->info.quantization, dse_cpu_model(), features,
-               bench->info.n_threads, bench->limits.bandwidth, bench->limits.macs);
+               bench->info.n_threads, bench->bandwidth, bench->macs);
     } else {
         printf("| %s%d | %d | %d | %d | %d | %s | %.1f | %.1f | %.1f | %.0f %% |\n", s->n_prompt > 0 ? "pp" : "tg",
                s->n_prompt > 0 ? s->n_prompt : s->n_gen, s->n_prompt, s->n_gen, s->n_depth, s->n_seqs,
@@ -191,7 +190,8 @@ static enum dse_status measure_limits(struct bench *bench, struct dse_error *err
     struct dse_pool *pool;
     enum dse_status status = dse_pool_create(bench->info.n_threads, &pool, err);
     if (status != DSE_OK) return status;
-    status = dse_measure_limits(pool, &bench->limits, err);
+    status = dse_measure_bandwidth(pool, &bench->bandwidth, err);
+    bench->macs = dse_measure_macs(pool);
     dse_pool_free(pool);
     return status;
 }

@@ -14,8 +14,8 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/thread.h"
-#include "cli/limits.h"
 #include "cli/json_out.h"
+#include "cli/limits.h"
 #include "kernels/dispatch.h"
 #include "kernels/matmul/matmul.h"
 #include "kernels/roof/roof.h"
@@ -30,9 +30,8 @@ struct kernel_bench {
     const struct dse_options *options;
     const char *format;
     struct dse_pool *pool;
-    double hz;
-    struct dse_limits limits;
-    uint8_t *weights; /* [MEMORY_BYTES], more than any number of whole panels in it */
+    double hz, bandwidth; /* of all threads */
+    uint8_t *weights;     /* [MEMORY_BYTES], more than any number of whole panels in it */
     struct dse_activation act;
     void *act_memory;
     float *x;
@@ -132,19 +131,18 @@ static struct figures measure(const struct kernel_bench *b, const struct dse_ker
 static enum dse_status print_row(struct kernel_bench *b, const struct dse_kernel *k, const struct figures *f,
                                  struct dse_error *err)
 {
-    const double of_roof = f->gemm / f->roof, of_bandwidth = f->gemv / b->limits.bandwidth;
+    const double of_roof = f->gemm / f->roof, of_bandwidth = f->gemv / b->bandwidth;
     if (strcmp(b->format, "md") == 0) {
         printf("| %s | %s | %.1f | %.1f | %.0f %% | %.1f | %.0f %% |\n", k->types, k->isa, f->gemm, f->roof,
                100 * of_roof, f->gemv * 1e-9, 100 * of_bandwidth);
     } else if (strcmp(b->format, "csv") == 0) {
         printf("%s,%s,%.2f,%.2f,%.3f,%.0f,%.3f,\"%s\",%.0f,%.0f\n", k->types, k->isa, f->gemm, f->roof, of_roof,
-               f->gemv, of_bandwidth, dse_cpu_model(), b->hz, b->limits.bandwidth);
+               f->gemv, of_bandwidth, dse_cpu_model(), b->hz, b->bandwidth);
     } else {
         json_t *row = json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:s, s:f, s:f, s:i}", "layout", k->types, "isa", k->isa,
                                 "macs_per_cycle", f->gemm, "roof_macs_per_cycle", f->roof, "bytes_per_second", f->gemv,
                                 "share_of_bandwidth", of_bandwidth, "cpu", dse_cpu_model(), "hertz", b->hz,
-                                "bandwidth_bytes_per_second", b->limits.bandwidth, "threads",
-                                dse_pool_threads(b->pool));
+                                "bandwidth_bytes_per_second", b->bandwidth, "threads", dse_pool_threads(b->pool));
         if (strcmp(b->format, "jsonl") == 0) {
             enum dse_status status = dse_print_json_line(row, err);
             fflush(stdout);
@@ -161,7 +159,7 @@ static void print_head(const struct kernel_bench *b)
     if (strcmp(b->format, "md") == 0)
         printf("cpu: %s, %.2f GHz, %d threads, %.1f GB/s read\n\n"
                "| layout | isa | MAC/cycle | roof | of roof | GB/s | of reading |\n|---|---|---|---|---|---|---|\n",
-               dse_cpu_model(), b->hz * 1e-9, dse_pool_threads(b->pool), b->limits.bandwidth * 1e-9);
+               dse_cpu_model(), b->hz * 1e-9, dse_pool_threads(b->pool), b->bandwidth * 1e-9);
     else if (strcmp(b->format, "csv") == 0)
         printf("layout,isa,macs_per_cycle,roof_macs_per_cycle,of_roof,bytes_per_second,of_bandwidth,cpu,hertz,"
                "bandwidth_bytes_per_second\n");
@@ -199,7 +197,7 @@ static enum dse_status open_bench(struct kernel_bench *b, struct dse_error *err)
     int n_threads = (int)dse_opt_int(b->options, DSE_OPT_THREADS);
     if (n_threads == 0) n_threads = dse_cgroup_cpu_limit("").threads;
     enum dse_status status = dse_pool_create(n_threads, &b->pool, err);
-    if (status == DSE_OK) status = dse_measure_limits(b->pool, &b->limits, err);
+    if (status == DSE_OK) status = dse_measure_bandwidth(b->pool, &b->bandwidth, err);
     if (status != DSE_OK) return status;
     const size_t act_bytes = dse_activation_bytes(GEMM_ROWS, COLS);
     b->weights = dse_alloc_pages(DSE_MEM_SCRATCH, MEMORY_BYTES + CACHED_BYTES);

@@ -47,7 +47,7 @@ static void sum(void *context, int thread, int n_threads)
     job->sink = total;
 }
 
-static enum dse_status measure_bandwidth(struct dse_pool *pool, double *bytes_per_second, struct dse_error *err)
+enum dse_status dse_measure_bandwidth(struct dse_pool *pool, double *bytes_per_second, struct dse_error *err)
 {
     struct read_job job = {.words = dse_alloc_pages(DSE_MEM_SCRATCH, BUFFER_BYTES)};
     if (job.words == NULL) return dse_fail_memory(err, BUFFER_BYTES, "the bandwidth measurement");
@@ -75,7 +75,7 @@ static void multiply(void *context, int thread, int n_threads)
     atomic_fetch_add(&job->macs, job->roof(ROOF_ROUNDS) * ROOF_ROUNDS);
 }
 
-static double measure_macs(struct dse_pool *pool)
+double dse_measure_macs(struct dse_pool *pool)
 {
     struct multiply_job job = {.roof = (dse_roof_fn *)dse_kernel_pick("roof", "s8")->function};
     double best = 0;
@@ -87,10 +87,4 @@ static double measure_macs(struct dse_pool *pool)
         if (rate > best) best = rate;
     }
     return best;
-}
-
-enum dse_status dse_measure_limits(struct dse_pool *pool, struct dse_limits *limits, struct dse_error *err)
-{
-    limits->macs = measure_macs(pool);
-    return measure_bandwidth(pool, &limits->bandwidth, err);
 }

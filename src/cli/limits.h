@@ -5,14 +5,11 @@
 #include "base/error.h"
 #include "base/thread.h"
 
-struct dse_limits {
-    double bandwidth; /* bytes per second that all threads read together from memory far larger than the caches; best of
-                       * a few passes, each timed from the first thread's start to the last one's end */
-    double macs;      /* 8-bit multiply-adds per second of all threads together, as the matmul kernels make them */
-};
-
-/* Takes about half a second and 512 MiB for that time. */
-DSE_MUST_CHECK enum dse_status dse_measure_limits(struct dse_pool *pool, struct dse_limits *limits,
-                                                  struct dse_error *err);
+/* Bytes per second that all threads read together from memory far larger than the caches; best of a few passes, each
+ * timed from the first thread's start to the last one's end. Takes about half a second and 512 MiB for that time. */
+DSE_MUST_CHECK enum dse_status dse_measure_bandwidth(struct dse_pool *pool, double *bytes_per_second,
+                                                     struct dse_error *err);
+/* 8-bit multiply-adds per second of all threads together, as the matmul kernels make them. */
+double dse_measure_macs(struct dse_pool *pool);
 
 #endif
