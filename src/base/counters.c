@@ -58,14 +58,14 @@ static bool in_seconds(enum dse_histogram histogram)
     return dse_histogram_rows[histogram].unit == DSE_UNIT_SECONDS;
 }
 
-const double *dse_histogram_bounds(enum dse_histogram histogram)
+static const double *bounds_of(enum dse_histogram histogram)
 {
     return in_seconds(histogram) ? seconds_bounds : tokens_bounds;
 }
 
 void dse_histogram_observe(enum dse_histogram histogram, double value)
 {
-    const double *bounds = dse_histogram_bounds(histogram);
+    const double *bounds = bounds_of(histogram);
     int i = 0;
     while (i < DSE_HISTOGRAM_BUCKETS && value > bounds[i])
         i++;
@@ -76,7 +76,7 @@ void dse_histogram_observe(enum dse_histogram histogram, double value)
 
 struct dse_histogram_view dse_histogram_get(enum dse_histogram histogram)
 {
-    struct dse_histogram_view view = {.bounds = dse_histogram_bounds(histogram)};
+    struct dse_histogram_view view = {.bounds = bounds_of(histogram)};
     for (int i = 0; i <= DSE_HISTOGRAM_BUCKETS; i++) {
         view.buckets[i] = atomic_load_explicit(&histograms[histogram].buckets[i], memory_order_relaxed);
         view.count += view.buckets[i];

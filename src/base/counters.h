@@ -151,11 +151,9 @@ extern const struct dse_metric_row dse_counter_rows[DSE_COUNTER_COUNT], dse_gaug
 const char *dse_unit_name(enum dse_unit unit); /* "seconds", …; "" for none */
 
 #define DSE_HISTOGRAM_BUCKETS 16
-/* Upper bounds of a histogram's buckets, in its unit; +Inf is implied. */
-const double *dse_histogram_bounds(enum dse_histogram histogram);
 
 struct dse_histogram_view {
-    const double *bounds;
+    const double *bounds; /* [DSE_HISTOGRAM_BUCKETS] upper ones, in the histogram's unit; +Inf is implied */
     uint64_t buckets[DSE_HISTOGRAM_BUCKETS + 1]; /* not cumulative; the last one is beyond all bounds */
     uint64_t count;
     double sum;

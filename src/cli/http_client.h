@@ -16,7 +16,8 @@ struct dse_http_wait {
 };
 
 /* url: "http://host[:port]", "http://[::1]:8080" or "unix:/path". key: NULL for none. body: initialised by the caller,
- * whose maximum bounds the answer. wait: NULL for poll() itself; looking a name up does not use it. Cannot connect, or no answer in time: DSE_ERR_ADDRESS. */
+ * whose maximum bounds the answer. wait: NULL for poll() itself; looking a name up does not use it. Cannot connect, or
+ * no answer in time: DSE_ERR_ADDRESS. */
 DSE_MUST_CHECK enum dse_status dse_http_client_get(const char *url, const char *path, const char *key,
                                                    unsigned timeout_ms, const struct dse_http_wait *wait,
                                                    int *http_status, struct dse_buffer *body, struct dse_error *err);

@@ -32,17 +32,45 @@ DSE_INLINE __m256i multiply_two(const __m256i u[2], const int8_t *a)
     return _mm256_add_epi16(_mm256_maddubs_epi16(u[0], broadcast_4(a)), _mm256_maddubs_epi16(u[1], broadcast_4(a + 4)));
 }
 
+/* Of rows 8h..8h+7: s8 scales of the halves of a block as pairs of s16, and what the sums of a are multiplied with. */
+struct q6_scales {
+    __m256i low, high, offset;
+};
+
+DSE_INLINE struct q6_scales load_scales(const uint8_t *block, int h)
+{
+    return (struct q6_scales){
+        .low = pair_s8(block, block, h),
+        .high = pair_s8(block + 16, block + 16, h),
+        .offset = _mm256_mullo_epi16(pair_s8(block, block + 16, h), _mm256_set1_epi16(-32)),
+    };
+}
+
+DSE_INLINE void begin_sums(__m256i offset, size_t b, const struct tile_act *act, int ny, __m256i *sum)
+{
+    for (int j = 0; j < ny; j++)
+        sum[j] = _mm256_madd_epi16(offset, broadcast_4(act->half_sums[j] + 2 * b));
+}
+
+DSE_INLINE void end_sums(const uint8_t *super, int h, size_t b, const struct tile_act *act, int ny, const __m256i *sum,
+                         __m256 (*acc)[2])
+{
+    __m256 d = load_f16(super, h);
+    for (int j = 0; j < ny; j++) {
+        __m256 scale = _mm256_mul_ps(d, _mm256_broadcast_ss(act->scales[j] + b));
+        acc[j][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[j]), scale, acc[j][h]);
+    }
+}
+
 DSE_INLINE void add_q6k(const uint8_t *panel, size_t b, const struct tile_act *act, int ny, __m256 (*acc)[2])
 {
     const uint8_t *super = panel + b / 8 * DSE_Q6K_BYTES;
     const uint8_t *block = super + DSE_Q6K_BLOCKS + b % 8 * DSE_Q6K_BLOCK_BYTES;
     for (int h = 0; h < 2; h++) {
         reload(&b);
-        __m256i scale_low = pair_s8(block, block, h), scale_high = pair_s8(block + 16, block + 16, h);
-        __m256i offset = _mm256_mullo_epi16(pair_s8(block, block + 16, h), _mm256_set1_epi16(-32));
+        const struct q6_scales scales = load_scales(block, h);
         __m256i sum[4];
-        for (int j = 0; j < ny; j++)
-            sum[j] = _mm256_madd_epi16(offset, broadcast_4(act->half_sums[j] + 2 * b));
+        begin_sums(scales.offset, b, act, ny, sum);
 #pragma GCC unroll 2
         for (int g = 0; g < 2; g++) {
             struct q6_quants u;
@@ -50,25 +78,22 @@ DSE_INLINE void add_q6k(const uint8_t *panel, size_t b, const struct tile_act *a
 #pragma GCC unroll 4
             for (int j = 0; j < ny; j++) {
                 const int8_t *a = act->values[j] + 32 * b + 8 * g;
-                __m256i low = _mm256_madd_epi16(multiply_two(u.low, a), scale_low);
-                __m256i high = _mm256_madd_epi16(multiply_two(u.high, a + 16), scale_high);
+                __m256i low = _mm256_madd_epi16(multiply_two(u.low, a), scales.low);
+                __m256i high = _mm256_madd_epi16(multiply_two(u.high, a + 16), scales.high);
                 sum[j] = _mm256_add_epi32(sum[j], _mm256_add_epi32(low, high));
             }
         }
-        __m256 d = load_f16(super, h);
-        for (int j = 0; j < ny; j++) {
-            __m256 scale = _mm256_mul_ps(d, _mm256_broadcast_ss(act->scales[j] + b));
-            acc[j][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[j]), scale, acc[j][h]);
-        }
+        end_sums(super, h, b, act, ny, sum, acc);
     }
 }
 
+/* Unpacked at a time: they stay in the L1 beside the activations of a tile. */
 #define CHUNK_BLOCKS 16
 
-/* A block whose quants are bytes, in dword rows of increasing columns, and whose scales are pairs of s16. */
+/* A block whose quants are bytes, in dword rows of increasing columns. */
 struct q6_unpacked {
     uint8_t quants[8][64];
-    __m256i scale_low[2], scale_high[2], offset[2];
+    struct q6_scales scales[2];
 };
 
 static void unpack_blocks(const uint8_t *panel, size_t begin, size_t end, struct q6_unpacked *out)
@@ -76,9 +101,7 @@ static void unpack_blocks(const uint8_t *panel, size_t begin, size_t end, struct
     for (size_t b = begin; b < end; b++, out++) {
         const uint8_t *block = panel + b / 8 * DSE_Q6K_BYTES + DSE_Q6K_BLOCKS + b % 8 * DSE_Q6K_BLOCK_BYTES;
         for (int h = 0; h < 2; h++) {
-            out->scale_low[h] = pair_s8(block, block, h);
-            out->scale_high[h] = pair_s8(block + 16, block + 16, h);
-            out->offset[h] = _mm256_mullo_epi16(pair_s8(block, block + 16, h), _mm256_set1_epi16(-32));
+            out->scales[h] = load_scales(block, h);
             for (int g = 0; g < 2; g++) {
                 struct q6_quants u;
                 unpack(block, g, h, &u);
@@ -91,29 +114,24 @@ static void unpack_blocks(const uint8_t *panel, size_t begin, size_t end, struct
     }
 }
 
-DSE_INLINE void add_unpacked(const struct q6_unpacked *block, const uint8_t *d_of_rows, size_t b,
+DSE_INLINE void add_unpacked(const struct q6_unpacked *block, const uint8_t *super, size_t b,
                              const struct tile_act *act, int ny, __m256 (*acc)[2])
 {
     for (int h = 0; h < 2; h++) {
         __m256i sum[4];
         reload(&b);
-        for (int j = 0; j < ny; j++)
-            sum[j] = _mm256_madd_epi16(block->offset[h], broadcast_4(act->half_sums[j] + 2 * b));
+        begin_sums(block->scales[h].offset, b, act, ny, sum);
 #pragma GCC unroll 4
         for (int s = 0; s < 4; s++) {
             const __m256i u[2] = {load_256(block->quants[2 * s] + 32 * h), load_256(block->quants[2 * s + 1] + 32 * h)};
-            const __m256i scale = s < 2 ? block->scale_low[h] : block->scale_high[h];
+            const __m256i scale = s < 2 ? block->scales[h].low : block->scales[h].high;
 #pragma GCC unroll 4
             for (int j = 0; j < ny; j++) {
                 __m256i products = multiply_two(u, act->values[j] + 32 * b + 8 * s);
                 sum[j] = _mm256_add_epi32(sum[j], _mm256_madd_epi16(products, scale));
             }
         }
-        __m256 d = load_f16(d_of_rows, h);
-        for (int j = 0; j < ny; j++) {
-            __m256 scale = _mm256_mul_ps(d, _mm256_broadcast_ss(act->scales[j] + b));
-            acc[j][h] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[j]), scale, acc[j][h]);
-        }
+        end_sums(super, h, b, act, ny, sum, acc);
     }
 }
 
