@@ -33,36 +33,44 @@ static void widen(const struct dse_attention_ops *ops, const struct dse_kv_layou
 }
 
 /* n rows from a key on, in place where they lie together in a type that the product takes and, for values, are whole
- * vectors; else in f32 in the scratch block, while the n_next rows after them are asked for. */
+ * vectors; else in f32 in the scratch block. */
 static struct dse_attention_operand prepare(const struct dse_attention_ops *ops, const struct dse_attention_tile *tile,
-                                            size_t key, size_t n, size_t n_next, bool values)
+                                            size_t key, size_t n, bool values)
 {
     const struct dse_kv_layout *layout = tile->layout;
     size_t width = dse_latent_key_width(layout->latent, layout->rope), row = (size_t)(layout->latent + layout->rope);
     bool in_place = tile->keys == NULL && (layout->type == DSE_KV_F32 || (layout->type == DSE_KV_F16 && values));
     if (in_place && (!values || row % 16 == 0))
         return (struct dse_attention_operand){row_of(tile, key), row, layout->type == DSE_KV_F16};
-    for (size_t i = 0; i < n; i++) {
-        /* the rows of the next block one by one: asked for all at once they would be more than the core can wait for */
-        if (i < n_next) dse_attention_fetch_ahead(row_of(tile, key + n + i), layout->row_bytes);
+    for (size_t i = 0; i < n; i++)
         widen(ops, layout, row_of(tile, key + i), tile->block + i * width);
-    }
     return (struct dse_attention_operand){tile->block, width, false};
 }
 
 /* Values of a query that stay in the L1 while all keys of a block meet them: 6 KiB of 16 columns. */
 #define QUERY_PART 96
+/* Keys per call, between which the next rows are asked for: one tile of the widest product kernel. */
+#define KEY_PART 8
 
-/* Scores of all columns with n keys of a block. */
+/* Scores of all columns with n keys of a block. The n_next rows from a key on are asked for meanwhile, one or two at
+ * a time: a block at once is more than the core can wait for. */
 static void score(const struct dse_attention_ops *ops, const struct dse_attention_tile *tile,
-                  const struct dse_attention_operand *rows, size_t n, float *scores)
+                  const struct dse_attention_operand *rows, size_t n, size_t next, size_t n_next, float *scores)
 {
     size_t columns = (size_t)tile->n_rows * (size_t)tile->group,
-           k = (size_t)(tile->layout->latent + tile->layout->rope);
-    for (size_t i = 0; i < k; i += QUERY_PART)
-        ops->product_f32((const float *)rows->data + i, rows->stride, n, tile->q + i * DSE_ATTENTION_COLUMNS,
-                         DSE_ATTENTION_COLUMNS, k - i < QUERY_PART ? k - i : QUERY_PART, (columns + 15) / 16 * 16,
-                         tile->dots, DSE_ATTENTION_COLUMNS, i > 0);
+           k = (size_t)(tile->layout->latent + tile->layout->rope), asked = 0, call = 0,
+           n_calls = (k + QUERY_PART - 1) / QUERY_PART * ((n + KEY_PART - 1) / KEY_PART);
+    for (size_t i = 0; i < k; i += QUERY_PART) {
+        for (size_t key = 0, part; key < n; key += part) {
+            part = n - key < KEY_PART ? n - key : KEY_PART;
+            for (call++; asked < n_next * call / n_calls; asked++)
+                dse_attention_fetch_ahead(row_of(tile, next + asked), tile->layout->row_bytes);
+            ops->product_f32((const float *)rows->data + key * rows->stride + i, rows->stride, part,
+                             tile->q + i * DSE_ATTENTION_COLUMNS, DSE_ATTENTION_COLUMNS,
+                             k - i < QUERY_PART ? k - i : QUERY_PART, (columns + 15) / 16 * 16,
+                             tile->dots + key * DSE_ATTENTION_COLUMNS, DSE_ATTENTION_COLUMNS, i > 0);
+        }
+    }
     for (size_t c = 0; c < columns; c++)
         for (size_t i = 0; i < n; i++)
             scores[c * DSE_ATTENTION_SCORES + i] = tile->dots[i * DSE_ATTENTION_COLUMNS + c];
@@ -80,13 +88,13 @@ void dse_latent_attention_split(const struct dse_attention_ops *ops, const struc
     for (size_t block = 0; block < n_blocks; block++) {
         size_t begin = block * DSE_KV_BLOCK_TOKENS, n = dse_attention_block_keys(tile, first_key, block);
         size_t n_next = block + 1 < n_blocks ? dse_attention_block_keys(tile, first_key, block + 1) : 0;
-        struct dse_attention_operand rows = prepare(ops, tile, first_key + begin, n, n_next, false);
-        score(ops, tile, &rows, n, tile->scores + begin);
+        struct dse_attention_operand rows = prepare(ops, tile, first_key + begin, n, false);
+        score(ops, tile, &rows, n, first_key + begin + n, n_next, tile->scores + begin);
     }
     dse_attention_softmax(ops, tile, first_row, first_key, m, l);
     for (size_t block = 0; block < n_blocks; block++) {
         size_t begin = block * DSE_KV_BLOCK_TOKENS, n = dse_attention_block_keys(tile, first_key, block);
-        struct dse_attention_operand rows = prepare(ops, tile, first_key + begin, n, 0, true);
+        struct dse_attention_operand rows = prepare(ops, tile, first_key + begin, n, true);
         dse_attention_add_values(ops, tile, &rows, first_row, first_key, block, dse_latent_width(tile->layout), o);
     }
 }
