@@ -11,8 +11,10 @@
 #define MIN_BESIDE 4
 /* Prompts begin with small steps: how fast the machine is shows after the first. */
 #define FIRST_ALONE 32
-/* Of the time of a step that only decodes: what is left up to four times is for what measures wrong. */
-#define STRETCH 3.3
+/* Of the time of a step that only decodes: what is left up to four times is for what measures wrong and for neighbours
+ * of the machine; and what a step beside others may take at all, so that text still flows. */
+#define STRETCH        3.0
+#define SLOW_BESIDE_NS 400000000.0
 
 void dse_chunk_init(struct dse_chunk *chunk, int limit)
 {
@@ -43,7 +45,7 @@ static int within(const struct dse_chunk *chunk, double tokens, int least)
 static void choose_beside(struct dse_chunk *chunk)
 {
     double step = STRETCH * chunk->decode_ns;
-    if (step > SLOW_STEP_NS) step = SLOW_STEP_NS;
+    if (step > SLOW_BESIDE_NS) step = SLOW_BESIDE_NS;
     if (chunk->per_token_ns > 0)
         chunk->beside = within(chunk, (step - chunk->decode_ns) / chunk->per_token_ns, MIN_BESIDE);
 }
