@@ -49,9 +49,9 @@ static void alone_a_prompt_gets_steps_that_a_cancelled_request_can_wait_for(void
 static void beside_others_a_step_takes_less_than_four_times_theirs(void **state)
 {
     static const struct machine machines[] = {
-        {6 * MS, 1 * MS}, {30 * MS, 2 * MS}, {90 * MS, 12 * MS}, {3 * MS, 0.2 * MS}};
+        {6 * MS, 1 * MS}, {30 * MS, 2 * MS}, {60 * MS, 10 * MS}, {90 * MS, 12 * MS}, {3 * MS, 0.2 * MS}};
     (void)state;
-    for (int m = 0; m < 4; m++) {
+    for (size_t m = 0; m < sizeof machines / sizeof *machines; m++) {
         const struct machine *machine = &machines[m];
         const double theirs = (double)step(machine, 0, 1);
         struct dse_chunk chunk;
