@@ -13,7 +13,7 @@
 #define FIRST_ALONE 32
 /* Of the time of a step that only decodes: what is left up to four times is for what measures wrong and for neighbours
  * of the machine; and what a step beside others may take at all, so that text still flows. */
-#define STRETCH        3.0
+#define STRETCH        2.75
 #define SLOW_BESIDE_NS 400000000.0
 
 void dse_chunk_init(struct dse_chunk *chunk, int limit)

@@ -1,6 +1,6 @@
 /* How many prompt tokens a step takes: what time it may cost, by how fast the machine was lately.
  *
- * Alone, a prompt gets steps that a cancelled request can wait for. Beside sequences that decode, a step may take three
+ * Alone, a prompt gets steps that a cancelled request can wait for. Beside sequences that decode, a step may take 2.75
  * times what a step of theirs takes without it: their gaps stay even, and the prompt, whose rows share the pass over the
  * weights with theirs, keeps most of its speed. Called by scheduler.c and step.c on the engine thread.
  */
