@@ -59,9 +59,13 @@ DSE_INLINE void run_tile(const struct dse_matmul_job *job, const uint8_t *panel,
 }
 
 #ifdef TILE_STREAMS
+/* Bytes that a stream is asked for ahead of its block: the arithmetic of a block keeps the core from seeing far enough by
+ * itself. */
+#define STREAM_AHEAD 768
+
 DSE_INLINE void run_one_row(const struct dse_matmul_job *job, tile_block_fn *add_block)
 {
-    const size_t blocks = job->cols / DSE_ACT_BLOCK;
+    const size_t blocks = job->cols / DSE_ACT_BLOCK, block_bytes = (job->panel_bytes + blocks - 1) / blocks;
     struct tile_act act;
     set_rows(job, 0, 1, &act);
     for (size_t p = 0; p < job->n_panels; p += TILE_STREAMS) {
@@ -69,10 +73,18 @@ DSE_INLINE void run_one_row(const struct dse_matmul_job *job, tile_block_fn *add
         tile_sums acc[TILE_STREAMS];
         for (int q = 0; q < TILE_STREAMS; q++)
             clear_sums_of(&acc[q]);
-        for (size_t b = 0; b < blocks; b++)
+        for (size_t b = 0; b < blocks; b++) {
+            /* Behind a panel its stream goes on with the panel that many streams later, which may belong to the next job. */
+            size_t ahead = b * block_bytes + STREAM_AHEAD;
+            if (ahead >= job->panel_bytes) ahead += (TILE_STREAMS - 1) * job->panel_bytes;
 #pragma GCC unroll 1
-            for (size_t q = 0; q < streams; q++)
-                add_block(job->panels + (p + q) * job->panel_bytes, b, &act, 1, &acc[q]);
+            for (size_t q = 0; q < streams; q++) {
+                const uint8_t *panel = job->panels + (p + q) * job->panel_bytes;
+                for (size_t i = 0; i < block_bytes; i += 64)
+                    __builtin_prefetch(panel + ahead + i);
+                add_block(panel, b, &act, 1, &acc[q]);
+            }
+        }
         for (size_t q = 0; q < streams; q++)
             store_sums_of(job->out + (p + q) * DSE_PANEL_ROWS, &acc[q]);
     }
