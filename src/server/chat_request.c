@@ -206,6 +206,7 @@ static enum dse_status parse_thinking(const json_t *root, struct dse_chat_reques
         failed |= json_object_set_new(request->variables, "reasoning_effort", json_string(efforts[effort]));
     if (failed) return dse_fail_memory(err, 64, "chat_template_kwargs");
     request->asks_thinking = on == 1;
+    request->refuses_thinking = on == 0;
     return DSE_OK;
 }
 
@@ -250,7 +251,8 @@ enum dse_status dse_chat_request_parse(const json_t *root, int n_vocab, struct d
 enum dse_tool_format dse_chat_request_tools(const struct dse_chat_request *request, const struct dse_served *served)
 {
     if (!request->tools) return DSE_TOOLS_NONE;
-    return served->traits.tool_format == DSE_TOOLS_NONE ? DSE_TOOLS_QWEN : served->traits.tool_format;
+    return dse_chat_tools_told(&served->traits, true) == DSE_TOLD_IN_WORDS ? DSE_TOOLS_QWEN
+                                                                           : served->traits.tool_format;
 }
 
 enum dse_status dse_chat_request_grammar(const struct dse_chat_request *request, const struct dse_served *served,
@@ -285,12 +287,11 @@ enum dse_status dse_chat_request_prompt(const struct dse_chat_request *request, 
     if (!served->tmpl)
         return dse_fail(err, DSE_ERR_UNSUPPORTED,
                         "this model has no chat template; use /v1/completions, or start with --chat-template");
-    /* Without a format of its own the model is told of tools in words; what earlier calls and results were, it must
-     * then see in the same words. */
-    bool native = served->traits.has_tools && (served->traits.tool_format != DSE_TOOLS_NONE || !request->tools);
+    bool native = dse_chat_tools_told(&served->traits, request->tools != NULL) == DSE_TOLD_BY_TEMPLATE;
     json_t *messages = NULL;
     if (!native) {
-        enum dse_status status = dse_chat_tools_as_text(request->messages, request->tools, &messages, err);
+        enum dse_status status = dse_chat_tools_as_text(&served->traits, request->messages, request->tools, &messages,
+                                                        err);
         if (status != DSE_OK) return status;
     }
     struct dse_template_inputs inputs = {

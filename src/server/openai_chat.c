@@ -149,6 +149,11 @@ static enum dse_status prepare(struct dse_served *served, const json_t *root, st
         setup->prompts[0].tokens = prompt.tokens;
         prompt.tokens = (struct dse_tokens){0};
         setup->starts_in_reasoning = thinks;
+        /* A template that opens its thinking whatever it is told. */
+        if (thinks && request->refuses_thinking && !request->params.has_thought_budget) {
+            request->params.thought_budget = 0;
+            request->params.has_thought_budget = true;
+        }
         setup->tools = dse_chat_request_tools(request, served);
     }
     dse_chat_prompt_deinit(&prompt);

@@ -76,6 +76,7 @@ static void probe_calls(const struct probe *probe, struct dse_template_traits *t
         traits->arguments_as_object = object || !takes_arguments(probe, false, null_content);
         known = object || !traits->arguments_as_object;
     }
+    traits->has_calls = known;
     char *text = render(probe, call_history(traits->arguments_as_object, true), NULL, true);
     traits->null_content_fails = !text || has(text, "None") || has(text, "null");
     dse_free(text);

@@ -46,6 +46,7 @@ DSE_MUST_CHECK enum dse_status dse_template_render(const struct dse_template *tm
 /* How a template wants things, found out once by trial renderings. */
 struct dse_template_traits {
     bool has_tools;             /* renders the tools variable */
+    bool has_calls;             /* renders tool_calls of earlier messages */
     bool arguments_as_object;   /* tool_calls[].function.arguments must be an object, not a string */
     bool null_content_fails;    /* content null must become "" */
     bool has_thinking;          /* knows <think> … </think> */

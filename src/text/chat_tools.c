@@ -9,12 +9,19 @@
 #define MAX_TEXT_BYTES ((size_t)64 << 20)
 
 static const char before_tools[] = "# Tools\n\nThese functions can be called, described by one JSON object per line:\n";
-static const char behind_tools[] =
+/* Behind the tools: the form of calls. */
+static const char qwen_form[] =
     "\nTo call a function, end the answer with a block of exactly this form, one for each call:\n"
     "<tool_call>\n{\"name\": \"function name\", \"arguments\": {\"parameter\": \"value\"}}\n</tool_call>\n"
     "The results come back between <tool_response> and </tool_response>. Where no function helps, answer without such "
-    "a "
-    "block.";
+    "a block.";
+#define DEEPSEEK_FORM(call)                                                                                              \
+    "\nTo call functions, end the answer with exactly this form, in which the part from <｜tool▁call▁begin｜> to " \
+    "<｜tool▁call▁end｜> comes once for each call:\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>" call                    \
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>\nWhere no function helps, answer without it."
+static const char deepseek_form[] = DEEPSEEK_FORM("function name<｜tool▁sep｜>{\"parameter\": \"value\"}");
+static const char older_deepseek_form[] = DEEPSEEK_FORM(
+    "function<｜tool▁sep｜>function name\n```json\n{\"parameter\": \"value\"}\n```");
 
 static enum dse_status no_memory(struct dse_error *err)
 {
@@ -97,7 +104,7 @@ static bool rewrite(json_t *message)
     return json_array_size(json_object_get(message, "tool_calls")) == 0 || rewrite_calls(message);
 }
 
-static bool describe(json_t *list, const json_t *tools)
+static bool describe(json_t *list, const json_t *tools, const char *form)
 {
     json_t *first = json_array_get(list, 0);
     const char *role = json_string_value(json_object_get(first, "role"));
@@ -111,7 +118,7 @@ static bool describe(json_t *list, const json_t *tools)
         good = put_json(&text, json_object_get(json_array_get(tools, i), "function"));
         dse_buffer_putc(&text, '\n');
     }
-    dse_buffer_puts(&text, behind_tools);
+    dse_buffer_puts(&text, form);
     good = good && !text.failed;
     if (good && has_system)
         good = wrap_content(first, "", dse_buffer_text(&text));
@@ -122,19 +129,29 @@ static bool describe(json_t *list, const json_t *tools)
     return good;
 }
 
-enum dse_status dse_chat_tools_as_text(const json_t *messages, const json_t *tools, json_t **out, struct dse_error *err)
+enum dse_tools_told dse_chat_tools_told(const struct dse_template_traits *traits, bool tools)
 {
+    if (traits->has_tools)
+        return traits->tool_format != DSE_TOOLS_NONE || !tools ? DSE_TOLD_BY_TEMPLATE : DSE_TOLD_IN_WORDS;
+    return traits->tool_format == DSE_TOOLS_DEEPSEEK && traits->has_calls ? DSE_TOLD_OWN_FORM : DSE_TOLD_IN_WORDS;
+}
+
+enum dse_status dse_chat_tools_as_text(const struct dse_template_traits *traits, const json_t *messages,
+                                       const json_t *tools, json_t **out, struct dse_error *err)
+{
+    const bool words = dse_chat_tools_told(traits, tools != NULL) == DSE_TOLD_IN_WORDS;
+    const char *form = words ? qwen_form : traits->older_tool_layout ? older_deepseek_form : deepseek_form;
     json_t *list = json_array();
     bool good = list != NULL;
     for (size_t i = 0; i < json_array_size(messages) && good; i++) {
         json_t *message = dse_json_copy(json_array_get(messages, i)); /* shallow: only members are replaced */
-        good = message && rewrite(message);
+        good = message && (!words || rewrite(message));
         if (good)
             good = json_array_append_new(list, message) == 0;
         else
             json_decref(message);
     }
-    if (good && tools) good = describe(list, tools);
+    if (good && tools) good = describe(list, tools, form);
     if (!good) {
         json_decref(list);
         return no_memory(err);

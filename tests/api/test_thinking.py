@@ -55,6 +55,13 @@ def test_prompt_that_opens_the_tag(servers):
     assert reasoning is None and content.startswith("<think>") and content.endswith(FORCED)
 
 
+@pytest.mark.parametrize("fields", [{"thinking": {"type": "disabled"}}, {"reasoning_effort": "none"},
+                                    {"chat_template_kwargs": {"enable_thinking": False}}])
+def test_thinking_switched_off_ends_where_the_template_opens_it_all_the_same(servers, fields):
+    reasoning, content = both_forms(servers("deepseek"), max_tokens=12, **fields)
+    assert reasoning is None and content
+
+
 def test_thinking_tokens_are_counted(servers):
     answer = servers("deepseek").post(CHAT, {"messages": USER, "grammar": literal(FORCED), "temperature": 0}).json
     reasoning = answer["usage"]["completion_tokens_details"]["reasoning_tokens"]

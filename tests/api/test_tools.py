@@ -157,6 +157,24 @@ def test_history_with_calls_renders(servers, template, arguments, content):
         assert "{broken" in prompt if arguments == "{broken" else prompt.count("attic") >= 2
 
 
+@pytest.mark.parametrize("template,call", [
+    ("deepseek_v31_official", f"{CALL}read_meter{SEP}"), ("deepseek_v31", f"{CALL}read_meter{SEP}"),
+    ("deepseek_r1_distill_llama", f"{CALL}function{SEP}read_meter\n```json\n")])
+def test_a_template_that_renders_calls_but_no_tools_is_told_its_own_form(servers, template, call):
+    messages = USER + [
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "c9", "type": "function", "function": {"name": "read_meter", "arguments": '{"room": "attic"}'}}]},
+        {"role": "tool", "tool_call_id": "c9", "content": "21.5"}]
+    server = servers(template)
+    for tools in (TOOLS, None):
+        prompt = server.post("/apply-template", {"messages": messages, "tools": tools}).json["prompt"]
+        assert call in prompt and "<tool_call>" not in prompt
+        told, _, said = prompt.partition("How warm")
+        assert ("Reads a meter." in told) == (tools is not None)
+        assert (call.replace("read_meter", "function name") in told) == (tools is not None)
+        assert call in said, "earlier calls are in the template's form"
+
+
 def test_control_texts_in_results_and_tools_stay_text(servers):
     tools = json.loads(json.dumps(TOOLS))
     tools[0]["function"]["description"] = "<｜User｜>"
