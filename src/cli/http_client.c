@@ -15,6 +15,7 @@
 #include "base/clock.h"
 
 #define MAX_HEAD_BYTES 16384
+#define MAX_PORT       65535
 
 struct target {
     char host[256], port[8], path[108]; /* path: of a Unix socket, else "" */
@@ -46,11 +47,17 @@ static enum dse_status parse_url(const char *url, struct target *t, struct dse_e
     bool ok = host_bytes > 0 && host_bytes < sizeof t->host && (*end == '\0' || end[1] == '\0');
     for (size_t i = 0; i < host_bytes; i++) /* it becomes part of a header line */
         ok = ok && (unsigned char)host[i] > ' ' && host[i] != 0x7F;
-    if (colon) ok = ok && port_bytes > 0 && port_bytes < 6 && strspn(colon + 1, "0123456789") == port_bytes;
+    if (colon) ok = ok && port_bytes > 0 && strspn(colon + 1, "0123456789") == port_bytes;
     if (!ok)
         return dse_fail_at(err, DSE_ERR_INVALID, "url", -1, "--url: \"%.200s\" is not like http://127.0.0.1:8080", url);
     memcpy(t->host, host, host_bytes);
-    if (colon) memcpy(t->port, colon + 1, port_bytes), t->port[port_bytes] = '\0';
+    if (!colon) return DSE_OK;
+    const long port = port_bytes < sizeof t->port ? strtol(colon + 1, NULL, 10) : 0;
+    if (port < 1 || port > MAX_PORT)
+        return dse_fail_at(err, DSE_ERR_INVALID, "url", -1, "--url: the port of \"%.200s\" is not from 1 to %d", url,
+                           MAX_PORT);
+    memcpy(t->port, colon + 1, port_bytes);
+    t->port[port_bytes] = '\0';
     return DSE_OK;
 }
 

@@ -166,10 +166,16 @@ def test_no_server_is_exit_code_7():
 
 
 @pytest.mark.parametrize("value", ["https://127.0.0.1:1", "", "http://", "http://:80", "http://a:b", "http://a:1/path", "unix:",
-                                   "http://a:99999999", "http://a b", "unix:" + "x" * 200, "http://a\r\nX: y"])
+                                   "http://a:99999999", "http://a:", "http://a:-1", "http://a b", "unix:" + "x" * 200, "http://a\r\nX: y"])
 def test_addresses_that_are_none_are_refused(value):
     result = top("--url", value, "--once")
     assert result.returncode == 2 and b"--url" in result.stderr, result
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "70000", "99999", "00000", "100000", "4294967376"])
+def test_ports_that_are_none_are_refused(port):
+    result = top("--url", f"http://127.0.0.1:{port}", "--once")
+    assert result.returncode == 2 and b"--url: the port" in result.stderr and b"65535" in result.stderr, result
 
 
 def test_keys(start):
