@@ -22,6 +22,8 @@ const char *const dse_messages_fields[] = {"response_format.json_schema.schema",
                                            "output_config.effort",
                                            ".function.parameters",
                                            ".input_schema",
+                                           ".function.name",
+                                           ".name",
                                            NULL};
 
 /* ---- content -------------------------------------------------------------------------------------------------- */

@@ -72,6 +72,25 @@ static enum dse_status parse_object(const json_t *value, const json_t *tools, st
     return allow(choice, tools, name, "tool_choice.function.name", err);
 }
 
+/* What a call could not be told by, and what no template can show. */
+static enum dse_status check_tools(const json_t *tools, struct dse_error *err)
+{
+    char path[64];
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *function = json_object_get(json_array_get(tools, i), "function");
+        const json_t *parameters = json_object_get(function, "parameters"), *name = json_object_get(function, "name");
+        snprintf(path, sizeof path, "tools[%zu].function.parameters", i);
+        if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
+            return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s must be an object, not %s", path,
+                               dse_json_type_name(parameters));
+        snprintf(path, sizeof path, "tools[%zu].function.name", i);
+        for (size_t k = 0; k < i; k++)
+            if (json_equal(json_object_get(json_object_get(json_array_get(tools, k), "function"), "name"), name))
+                return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s is that of tools[%zu] too", path, k);
+    }
+    return DSE_OK;
+}
+
 enum dse_status dse_tool_choice_parse(const json_t *root, const json_t *tools, struct dse_tool_choice *choice,
                                       struct dse_error *err)
 {
@@ -82,6 +101,7 @@ enum dse_status dse_tool_choice_parse(const json_t *root, const json_t *tools, s
     if (json_array_size(tools) > DSE_MAX_TOOLS)
         return dse_fail_at(err, DSE_ERR_INVALID, "tools", -1, "tools has %zu entries; at most %d are possible",
                            json_array_size(tools), DSE_MAX_TOOLS);
+    TRY(check_tools(tools, err));
     TRY(dse_param_bool(root, "parallel_tool_calls", &choice->parallel, NULL, err));
     if (!value) return DSE_OK;
     if (json_is_object(value)) return parse_object(value, tools, choice, err);

@@ -199,6 +199,7 @@ BAD = [
      "messages[1]"),
     ({"system": 7}, "system"), ({"system": [{"type": "image"}]}, "system[0]"),
     ({"tools": {}}, "tools"), ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
+    ({"tools": [{"name": "f", "input_schema": {}}] * 2}, "tools[1].name"),
     ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]"),
     ({"tool_choice": "auto"}, "tool_choice"), ({"tool_choice": {"type": "x"}}, "tool_choice.type"),
     ({"tool_choice": {"type": "tool"}, "tools": TOOLS}, "tool_choice.name"),

@@ -235,6 +235,7 @@ BAD = [
     ({"max_output_tokens": "x"}, "max_output_tokens"), ({"tools": 7}, "tools"), ({"tools": [{}]}, "tools[0].type"),
     ({"tools": [{"type": "function"}]}, "tools[0].name"), ({"tools": [{"type": "custom", "name": "x"}]}, "tools[0]"),
     ({"tools": [{"type": "function", "name": "f", "parameters": 7}]}, "tools[0].parameters"),
+    ({"tools": [{"type": "function", "name": "f"}] * 2}, "tools[1].name"),
     ({"tool_choice": "maybe"}, "tool_choice"), ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
     ({"tool_choice": {"type": "function"}}, "tool_choice.name"), ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
     ({"text": 7}, "text"), ({"text": {"format": {"type": "xml"}}}, "text.format.type"), ({"reasoning": 7}, "reasoning"),

@@ -153,6 +153,10 @@ def test_generic_calls_are_read(servers):
     ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": []}}}, "tool_choice.allowed_tools.tools"),
     ({"tool_choice": "required", "tools": []}, "tool_choice"), ({"parallel_tool_calls": 1}, "parallel_tool_calls"),
     ({"tools": [{"type": "function", "function": {"name": "x", "strict": 1}}]}, "tools[0].function.strict"),
+    *(({"tool_choice": choice, "tools": [tool("ping"), {"type": "function", "function": {"name": "x", "parameters": value}}]},
+       "tools[1].function.parameters") for value in (5, [], "{}", True) for choice in ("auto", "none")),
+    ({"tools": [tool("ping"), tool("read_meter"), tool("ping")]}, "tools[2].function.name"),
+    ({"tool_choice": "none", "tools": [tool("ping")] * 2}, "tools[1].function.name"),
     ({"tools": [tool("ping")] * 513}, "tools"), ({"tool_choice": "required", "grammar": literal("x")}, "grammar"),
     ({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
     ({"tool_choice": "required", "tools": [tool("ping"), {"type": "function", "function": {
