@@ -55,22 +55,38 @@ static void texts_deinit(struct serve_texts *texts)
     dse_free(texts->chat_template);
 }
 
-/* Splits text in place at any of the separators, blanks around the pieces dropped, and empty ones and those that begin
- * with comment ('\0': none do) left out. Returns the number of pieces, -1 for too many. */
-static int split(char *text, const char *separators, char comment, const char **out, int max)
+/* Drops blanks around text, in place. */
+static char *trim(char *text)
+{
+    text += strspn(text, " \t");
+    size_t bytes = strlen(text);
+    while (bytes > 0 && strchr(" \t", text[bytes - 1]) != NULL)
+        text[--bytes] = '\0';
+    return text;
+}
+
+/* Splits text in place at commas, blanks around the pieces dropped and empty ones left out. Returns the number of
+ * pieces, -1 for too many. */
+static int split(char *text, const char **out, int max)
 {
     int count = 0;
-    for (char *save = NULL, *piece = strtok_r(text, separators, &save); piece != NULL;
-         piece = strtok_r(NULL, separators, &save)) {
-        piece += strspn(piece, " \t");
-        size_t bytes = strlen(piece);
-        while (bytes > 0 && strchr(" \t", piece[bytes - 1]) != NULL)
-            piece[--bytes] = '\0';
-        if (bytes == 0 || piece[0] == comment) continue;
+    for (char *save = NULL, *piece = strtok_r(text, ",", &save); piece != NULL; piece = strtok_r(NULL, ",", &save)) {
+        piece = trim(piece);
+        if (piece[0] == '\0') continue;
         if (count == max) return -1;
         out[count++] = piece;
     }
     return count;
+}
+
+/* The next line of *rest, cut off in place and trimmed; NULL: there is none. */
+static char *next_line(char **rest)
+{
+    char *line = *rest, *end = line + strcspn(line, "\r\n");
+    if (*line == '\0') return NULL;
+    *rest = end + (end[0] == '\r' && end[1] == '\n' ? 2 : end[0] != '\0');
+    *end = '\0';
+    return trim(line);
 }
 
 /* "KEY" or "KEY priority=N". The key is kept out of messages. */
@@ -81,18 +97,48 @@ static enum dse_status read_key_line(const char *path, int number, char *line, s
     const size_t bytes = strcspn(line, " \t");
     const char *rest = line + bytes + strspn(line + bytes, " \t");
     *key = (struct dse_api_key){.text = line};
+    for (size_t i = 0; i < bytes; i++)
+        if ((unsigned char)line[i] < 0x21 || line[i] == 0x7f)
+            return dse_fail(err, DSE_ERR_INVALID, "%s, line %d: the key has a control character", path, number);
     if (*rest == '\0') return DSE_OK;
     char *end = NULL;
     const bool named = strncmp(rest, name, sizeof name - 1) == 0;
     const long value = named ? strtol(rest + sizeof name - 1, &end, 10) : 0;
     if (!named || end == rest + sizeof name - 1 || *end != '\0' || value < -DSE_MAX_PRIORITY ||
         value > DSE_MAX_PRIORITY)
-        return dse_fail(err, DSE_ERR_INVALID, "%s: what follows key %d must be priority=N, an integer from %d to %d",
-                        path, number + 1, -DSE_MAX_PRIORITY, DSE_MAX_PRIORITY);
+        return dse_fail(err, DSE_ERR_INVALID,
+                        "%s, line %d: what follows the key must be priority=N, an integer from %d to %d", path, number,
+                        -DSE_MAX_PRIORITY, DSE_MAX_PRIORITY);
     line[bytes] = '\0';
     key->has_priority = true;
     key->priority = (int)value;
     return DSE_OK;
+}
+
+/* One key per line; empty lines and those that begin with # do not count. Behind the *count keys that are there. */
+static enum dse_status read_key_file(const char *path, struct serve_texts *texts, int *count, struct dse_error *err)
+{
+    size_t bytes;
+    int lines[MAX_KEYS];
+    const int first = *count;
+    enum dse_status status = dse_file_read(path, 65536, &texts->key_file, &bytes, err);
+    if (status != DSE_OK) return status;
+    if (memchr(texts->key_file, '\0', bytes) != NULL)
+        return dse_fail(err, DSE_ERR_INVALID, "%s has NUL bytes; expected one key per line", path);
+    char *rest = texts->key_file, *line;
+    if (strncmp(rest, "\xEF\xBB\xBF", 3) == 0) rest += 3; /* of editors on Windows */
+    for (int number = 1; (line = next_line(&rest)) != NULL; number++) {
+        if (line[0] == '\0' || line[0] == '#') continue;
+        if (*count == MAX_KEYS) return dse_fail(err, DSE_ERR_LIMIT, "%s: more than %d keys", path, MAX_KEYS);
+        status = read_key_line(path, number, line, &texts->keys[*count], err);
+        if (status != DSE_OK) return status;
+        for (int i = first; i < *count; i++)
+            if (strcmp(texts->keys[i].text, texts->keys[*count].text) == 0)
+                return dse_fail(err, DSE_ERR_INVALID, "%s, line %d: the key is that of line %d", path, number,
+                                lines[i]);
+        lines[(*count)++] = number;
+    }
+    return *count > first ? DSE_OK : dse_fail(err, DSE_ERR_INVALID, "%s holds no key", path);
 }
 
 static enum dse_status read_keys(const struct dse_options *options, struct serve_texts *texts,
@@ -106,23 +152,8 @@ static enum dse_status read_keys(const struct dse_options *options, struct serve
             return dse_fail(err, DSE_ERR_INVALID, "--api-key is empty");
         texts->keys[count].text = keys->list[count];
     }
-    if (path != NULL) {
-        size_t bytes;
-        enum dse_status status = dse_file_read(path, 65536, &texts->key_file, &bytes, err);
-        if (status != DSE_OK) return status;
-        if (memchr(texts->key_file, '\0', bytes) != NULL)
-            return dse_fail(err, DSE_ERR_INVALID, "%s has NUL bytes; expected one key per line", path);
-        size_t mark = strncmp(texts->key_file, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0; /* of editors on Windows */
-        const char *lines[MAX_KEYS];
-        int n = split(texts->key_file + mark, "\r\n", '#', lines, MAX_KEYS - count);
-        if (n < 0) return dse_fail(err, DSE_ERR_LIMIT, "%s: more than %d keys", path, MAX_KEYS);
-        for (int i = 0; i < n; i++) {
-            status = read_key_line(path, i, (char *)lines[i], &texts->keys[count + i], err);
-            if (status != DSE_OK) return status;
-        }
-        if (n == 0) return dse_fail(err, DSE_ERR_INVALID, "%s holds no key", path);
-        count += n;
-    }
+    enum dse_status status = path != NULL ? read_key_file(path, texts, &count, err) : DSE_OK;
+    if (status != DSE_OK) return status;
     server->api_keys = texts->keys;
     server->n_api_keys = count;
     return DSE_OK;
@@ -137,7 +168,7 @@ static enum dse_status read_list(const char *flag, const char *value, char **cop
         return dse_fail_at(err, DSE_ERR_INVALID, flag, -1, "--%s is not valid UTF-8", flag);
     *copy = dse_strdup(DSE_MEM_SERVER, value);
     if (*copy == NULL) return dse_fail_memory(err, strlen(value), flag);
-    *count = split(*copy, ",", '\0', list, MAX_NAMES);
+    *count = split(*copy, list, MAX_NAMES);
     if (*count <= 0)
         return dse_fail(err, DSE_ERR_INVALID, "--%s: \"%s\" is not a list of 1 to %d names", flag, value, MAX_NAMES);
     for (int i = 0; i < *count; i++)
@@ -172,6 +203,7 @@ static enum dse_status server_options(const struct dse_options *options, struct 
     server->debug_steps = dse_opt_flag(options, DSE_OPT_DEBUG_STEPS);
     server->trace_steps = dse_opt_text(options, DSE_OPT_TRACE_STEPS);
     server->slot_save_path = dse_opt_text(options, DSE_OPT_SLOT_SAVE_PATH);
+    server->prefix_cache_disk = dse_opt_text(options, DSE_OPT_PREFIX_DISK);
     if (server->slot_save_path != NULL && !dse_opt_flag(options, DSE_OPT_PREFIX_CACHING))
         return dse_fail(err, DSE_ERR_INVALID,
                         "--slot-save-path saves out of the prefix cache, which --no-enable-prefix-caching takes away");

@@ -5,8 +5,10 @@
  */
 #include "server/server.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -423,6 +425,22 @@ static enum dse_status copy_options(struct dse_server *server, const struct dse_
                          options->n_cors_origins, err);
 }
 
+/* Clients name the files of saved slots, so those of the prefix cache must not be among them. A folder that is not
+ * there yet will be another one. */
+static enum dse_status open_slot_folder(struct dse_server *server, const struct dse_server_options *options,
+                                        struct dse_error *err)
+{
+    struct stat slots, cache;
+    enum dse_status status = dse_saved_folder_open(options->slot_save_path, &server->slot_folder, err);
+    if (status != DSE_OK || !options->prefix_cache_disk) return status;
+    if (fstat(server->slot_folder, &slots) != 0) return dse_fail_errno(err, errno, options->slot_save_path, "look at");
+    if (stat(options->prefix_cache_disk, &cache) != 0 || cache.st_dev != slots.st_dev || cache.st_ino != slots.st_ino)
+        return DSE_OK;
+    return dse_fail(err, DSE_ERR_INVALID,
+                    "--slot-save-path and --prefix-cache-disk are the same folder, %s: choose one for each",
+                    options->slot_save_path);
+}
+
 static void server_free(struct dse_server *server)
 {
     dse_events_free(server->events);
@@ -464,8 +482,7 @@ enum dse_status dse_server_start(const struct dse_server_options *options, struc
         status = dse_step_trace_open(options->trace_steps, &server->trace, err);
     if (status == DSE_OK) status = dse_machine_watch_start(&server->machine, err);
     if (status == DSE_OK) status = dse_workers_create(1, &server->workers, err);
-    if (status == DSE_OK && options->slot_save_path)
-        status = dse_saved_folder_open(options->slot_save_path, &server->slot_folder, err);
+    if (status == DSE_OK && options->slot_save_path) status = open_slot_folder(server, options, err);
     if (status == DSE_OK) status = dse_slots_create(&server->slots, err);
     if (status == DSE_OK) status = dse_workers_create(1, &server->slot_worker, err);
     if (status == DSE_OK) status = dse_listen(options, &server->listener, err);

@@ -47,7 +47,8 @@ struct dse_server_options {
     enum dse_server_ui ui;
     /* Folder for saved slots, made if missing and private to its user; NULL: none are saved. */
     const char *slot_save_path;
-    const char *lora_dir; /* folder that clients may load adapters from; NULL: they load none */
+    const char *prefix_cache_disk; /* the engine's folder, which slots must not be saved in; NULL: none */
+    const char *lora_dir;          /* folder that clients may load adapters from; NULL: they load none */
 };
 extern const struct dse_server_options dse_server_options_default;
 

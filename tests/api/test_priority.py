@@ -1,4 +1,6 @@
 """Priorities over HTTP: where they come from, what is refused, and that an urgent request passes those that run."""
+import os
+import subprocess
 import threading
 import time
 
@@ -83,5 +85,18 @@ def test_who_is_more_urgent_is_done_first(keyed, requests, order):
 def test_a_key_line_that_says_something_else_is_refused(tmp_path, line):
     keys = tmp_path / "keys"
     keys.write_text("first\n" + line + "\n")
-    with pytest.raises(AssertionError, match=r"what follows key 2 must be priority=N"):
+    with pytest.raises(AssertionError, match=r"line 2: what follows the key must be priority=N"):
         Server("--api-key-file", str(keys))
+
+
+@pytest.mark.parametrize("text, says", [
+    (b"# keys\n\none priority=3\n two\r\none\n", "line 5: the key is that of line 3"), (b"one\rone \n", "line 2: the key is that of line 1"),
+    (b"one\ntwo\x01\n", "line 2: the key has a control character"), (b"\x7fone", "line 1: the key has a control character"),
+    (b"one\r\n\r\n\x1b[2J priority=2\r\n", "line 3: the key has a control character")])
+def test_a_key_that_is_there_twice_or_has_control_characters_is_refused_by_its_line(tmp_path, text, says):
+    keys = tmp_path / "keys"
+    keys.write_bytes(text)
+    command = [os.environ["DSE_BINARY"], "serve", os.environ["DSE_TEST_MODEL"], "--port", "0", "--api-key-file", str(keys)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 2 and says in run.stderr and "listening" not in run.stderr, run.stderr
+    assert "\x1b" not in run.stderr and "two" not in run.stderr
