@@ -99,76 +99,17 @@ static bool file_bytes(const struct dse_saved_header *header, size_t *data, size
            *bytes <= INT64_MAX;
 }
 
-/* ---- writing ---- */
+/* ---- what is there ---- */
 
-static enum dse_status write_blocks(int fd, const struct dse_saved_source *source, uint64_t *checksums, size_t data,
-                                    struct dse_error *err)
+/* At `filename`, with the name of the file. */
+static enum dse_status fail_with(struct dse_error *err, int error_number, const char *name, const char *what)
 {
-    const size_t bytes = source->header.block_bytes;
-    for (uint32_t i = 0; i < source->header.n_blocks; i++) {
-        const uint8_t *block = source->memory + (size_t)source->blocks[i] * bytes;
-        if (source->stop != NULL && source->stop(source->user))
-            return dse_fail(err, DSE_ERR_UNAVAILABLE, "the server is shutting down");
-        checksums[i] = block_checksum(block, bytes, (int)i);
-        if (!dse_write_at(fd, block, bytes, (off_t)(data + i * bytes)))
-            return dse_fail_errno(err, errno, FIELD, "write the file");
-    }
-    return DSE_OK;
+    if (error_number == ENOSPC || error_number == EDQUOT)
+        return dse_fail(err, DSE_ERR_UNAVAILABLE, "the folder of saved slots has no space left for %s", name);
+    if (error_number == EISDIR) return dse_fail_at(err, DSE_ERR_INVALID, FIELD, -1, "%s is a folder", name);
+    const enum dse_status status = dse_fail_errno(err, error_number, name, what);
+    return dse_fail_at(err, status, FIELD, -1, "%s", err->message);
 }
-
-static enum dse_status write_front(int fd, struct dse_saved_header *header, const int32_t *tokens,
-                                   const uint64_t *checksums, struct dse_error *err)
-{
-    const size_t token_bytes = (size_t)header->n_blocks * DSE_KV_BLOCK_TOKENS * sizeof *tokens;
-    header->table_checksum = table_checksum(tokens, checksums, header->n_blocks);
-    header->checksum = header_checksum(header);
-    if (!dse_write_at(fd, header, sizeof *header, 0) || !dse_write_at(fd, tokens, token_bytes, sizeof *header) ||
-        !dse_write_at(fd, checksums, header->n_blocks * sizeof *checksums, (off_t)(sizeof *header + token_bytes)))
-        return dse_fail_errno(err, errno, FIELD, "write the file");
-    return fsync(fd) == 0 ? DSE_OK : dse_fail_errno(err, errno, FIELD, "sync the file");
-}
-
-static enum dse_status create_temporary(int folder, char name[TEMPORARY_NAME], int *fd, struct dse_error *err)
-{
-    uint64_t random;
-    dse_random_bytes(&random, sizeof random);
-    (void)snprintf(name, TEMPORARY_NAME, TEMPORARY "%016llx", (unsigned long long)random);
-    *fd = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (*fd < 0) return dse_fail_errno(err, errno, FIELD, "create the file");
-    if (flock(*fd, LOCK_EX | LOCK_NB) == 0) return DSE_OK;
-    return dse_fail_errno(err, errno, FIELD, "lock the file");
-}
-
-enum dse_status dse_saved_file_write(int folder, const char *name, const struct dse_saved_source *source,
-                                     uint64_t *bytes, struct dse_error *err)
-{
-    struct dse_saved_header header = source->header;
-    char temporary[TEMPORARY_NAME];
-    size_t data, whole;
-    int fd = -1;
-    header.magic = DSE_SAVED_MAGIC;
-    header.version = DSE_SAVED_VERSION;
-    header.header_bytes = sizeof header;
-    header.block_tokens = DSE_KV_BLOCK_TOKENS;
-    if (!file_bytes(&header, &data, &whole))
-        return dse_fail(err, DSE_ERR_LIMIT, "%u blocks are too many", header.n_blocks);
-    uint64_t *checksums = dse_calloc(DSE_MEM_KV, header.n_blocks + 1u, sizeof *checksums);
-    if (checksums == NULL) return dse_fail_memory(err, header.n_blocks * sizeof *checksums, "checksums of blocks");
-    enum dse_status status = create_temporary(folder, temporary, &fd, err);
-    if (status == DSE_OK) status = write_blocks(fd, source, checksums, data, err);
-    if (status == DSE_OK) status = write_front(fd, &header, source->tokens, checksums, err);
-    if (status == DSE_OK && renameat(folder, temporary, folder, name) != 0)
-        status = dse_fail_errno(err, errno, FIELD, "rename the file");
-    if (status != DSE_OK && fd >= 0) (void)unlinkat(folder, temporary, 0);
-    if (fd >= 0) (void)close(fd);
-    dse_free(checksums);
-    if (status != DSE_OK) return status;
-    (void)fsync(folder); /* or the old name stays after a loss of power, which is what rename promises */
-    *bytes = whole;
-    return DSE_OK;
-}
-
-/* ---- reading ---- */
 
 static enum dse_status open_plain(int folder, const char *name, int *fd, uint64_t *bytes, struct dse_error *err)
 {
@@ -178,8 +119,8 @@ static enum dse_status open_plain(int folder, const char *name, int *fd, uint64_
         return dse_fail_at(err, DSE_ERR_NOT_FOUND, FIELD, -1, "there is no saved slot of that name");
     if (*fd < 0 && (errno == ELOOP || errno == ENXIO))
         return dse_fail_at(err, DSE_ERR_CORRUPT, FIELD, -1, "the file is a link or a socket, not a saved slot");
-    if (*fd < 0) return dse_fail_errno(err, errno, FIELD, "open the file");
-    if (fstat(*fd, &st) != 0) return dse_fail_errno(err, errno, FIELD, "look at the file");
+    if (*fd < 0) return fail_with(err, errno, name, "open");
+    if (fstat(*fd, &st) != 0) return fail_with(err, errno, name, "look at");
     if (!S_ISREG(st.st_mode)) return dse_fail_at(err, DSE_ERR_CORRUPT, FIELD, -1, "the file is not a regular one");
     *bytes = (uint64_t)st.st_size;
     return DSE_OK;
@@ -201,6 +142,95 @@ static enum dse_status read_header(struct dse_saved_file *file, struct dse_error
         return dse_fail_at(err, DSE_ERR_CORRUPT, FIELD, 0, "the file is damaged: the checksum of its header is wrong");
     return DSE_OK;
 }
+
+/* Whoever saves may replace what is of the same key, or of nobody: a damaged file, a link, a pipe. */
+static enum dse_status check_replaceable(int folder, const char *name, const uint64_t salt[2], struct dse_error *err)
+{
+    struct dse_saved_file old = {.fd = -1};
+    struct stat st;
+    if (fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode))
+        return fail_with(err, EISDIR, name, "replace");
+    enum dse_status status = open_plain(folder, name, &old.fd, &old.bytes, err);
+    if (status == DSE_OK) status = read_header(&old, err);
+    if (status == DSE_OK && memcmp(old.header.scope.salt, salt, sizeof old.header.scope.salt) != 0)
+        status = dse_fail_at(err, DSE_ERR_INVALID, FIELD, -1,
+                             "the name %s is taken by a slot that was saved under another API key or cache_salt", name);
+    dse_saved_file_close(&old);
+    return status == DSE_ERR_NOT_FOUND || status == DSE_ERR_CORRUPT ? DSE_OK : status;
+}
+
+/* ---- writing ---- */
+
+static enum dse_status write_blocks(int fd, const char *name, const struct dse_saved_source *source,
+                                    uint64_t *checksums, size_t data, struct dse_error *err)
+{
+    const size_t bytes = source->header.block_bytes;
+    for (uint32_t i = 0; i < source->header.n_blocks; i++) {
+        const uint8_t *block = source->memory + (size_t)source->blocks[i] * bytes;
+        if (source->stop != NULL && source->stop(source->user))
+            return dse_fail(err, DSE_ERR_UNAVAILABLE, "the server is shutting down");
+        checksums[i] = block_checksum(block, bytes, (int)i);
+        if (!dse_write_at(fd, block, bytes, (off_t)(data + i * bytes))) return fail_with(err, errno, name, "write");
+    }
+    return DSE_OK;
+}
+
+static enum dse_status write_front(int fd, const char *name, struct dse_saved_header *header, const int32_t *tokens,
+                                   const uint64_t *checksums, struct dse_error *err)
+{
+    const size_t token_bytes = (size_t)header->n_blocks * DSE_KV_BLOCK_TOKENS * sizeof *tokens;
+    header->table_checksum = table_checksum(tokens, checksums, header->n_blocks);
+    header->checksum = header_checksum(header);
+    if (!dse_write_at(fd, header, sizeof *header, 0) || !dse_write_at(fd, tokens, token_bytes, sizeof *header) ||
+        !dse_write_at(fd, checksums, header->n_blocks * sizeof *checksums, (off_t)(sizeof *header + token_bytes)))
+        return fail_with(err, errno, name, "write");
+    return fsync(fd) == 0 ? DSE_OK : fail_with(err, errno, name, "sync");
+}
+
+static enum dse_status create_temporary(int folder, const char *name, char temporary[TEMPORARY_NAME], int *fd,
+                                        struct dse_error *err)
+{
+    uint64_t random;
+    dse_random_bytes(&random, sizeof random);
+    (void)snprintf(temporary, TEMPORARY_NAME, TEMPORARY "%016llx", (unsigned long long)random);
+    *fd = openat(folder, temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (*fd < 0) return fail_with(err, errno, name, "create");
+    if (flock(*fd, LOCK_EX | LOCK_NB) == 0) return DSE_OK;
+    return fail_with(err, errno, name, "lock");
+}
+
+enum dse_status dse_saved_file_write(int folder, const char *name, const struct dse_saved_source *source,
+                                     uint64_t *bytes, struct dse_error *err)
+{
+    struct dse_saved_header header = source->header;
+    char temporary[TEMPORARY_NAME];
+    size_t data, whole;
+    int fd = -1;
+    header.magic = DSE_SAVED_MAGIC;
+    header.version = DSE_SAVED_VERSION;
+    header.header_bytes = sizeof header;
+    header.block_tokens = DSE_KV_BLOCK_TOKENS;
+    if (!file_bytes(&header, &data, &whole))
+        return dse_fail(err, DSE_ERR_LIMIT, "%u blocks are too many", header.n_blocks);
+    uint64_t *checksums = dse_calloc(DSE_MEM_KV, header.n_blocks + 1u, sizeof *checksums);
+    if (checksums == NULL) return dse_fail_memory(err, header.n_blocks * sizeof *checksums, "checksums of blocks");
+    enum dse_status status = check_replaceable(folder, name, header.scope.salt, err);
+    if (status == DSE_OK) status = create_temporary(folder, name, temporary, &fd, err);
+    if (status == DSE_OK) status = write_blocks(fd, name, source, checksums, data, err);
+    if (status == DSE_OK) status = write_front(fd, name, &header, source->tokens, checksums, err);
+    if (status == DSE_OK) status = check_replaceable(folder, name, header.scope.salt, err); /* it took a while */
+    if (status == DSE_OK && renameat(folder, temporary, folder, name) != 0)
+        status = fail_with(err, errno, name, "replace");
+    if (status != DSE_OK && fd >= 0) (void)unlinkat(folder, temporary, 0);
+    if (fd >= 0) (void)close(fd);
+    dse_free(checksums);
+    if (status != DSE_OK) return status;
+    (void)fsync(folder); /* or the old name stays after a loss of power, which is what rename promises */
+    *bytes = whole;
+    return DSE_OK;
+}
+
+/* ---- reading ---- */
 
 static enum dse_status check_header(const struct dse_saved_file *file, const struct dse_saved_expected *expected,
                                     struct dse_error *err)

@@ -50,7 +50,9 @@ struct dse_saved_source {
     dse_saved_stop_fn *stop; /* NULL: never */
     void *user;
 };
-/* Replaces a file of that name. *bytes: of the new one. */
+/* Replaces a file of that name, unless another salt saved it, another version of the format wrote it, or it is a
+ * folder: DSE_ERR_INVALID or DSE_ERR_UNSUPPORTED at `filename`. No space is left: DSE_ERR_UNAVAILABLE. *bytes: of the
+ * new one. */
 DSE_MUST_CHECK enum dse_status dse_saved_file_write(int folder, const char *name, const struct dse_saved_source *source,
                                                     uint64_t *bytes, struct dse_error *err);
 

@@ -24,7 +24,7 @@ struct dse_saved_prefix {
 
 /* folder: of dse_saved_folder_open. stop: see there; NULL: never. *n_tokens and *bytes: what was written. Nothing of it
  * is in the cache, or the name is not possible: DSE_ERR_INVALID. No memory is free to hold it while it is written:
- * DSE_ERR_UNAVAILABLE. An older file stays as it was after any failure. */
+ * DSE_ERR_UNAVAILABLE. Others as of dse_saved_file_write. An older file stays as it was after any failure. */
 DSE_MUST_CHECK enum dse_status dse_engine_save_prefix(struct dse_engine *engine, const struct dse_saved_prefix *prefix,
                                                       int folder, const char *name, dse_saved_stop_fn *stop, void *user,
                                                       int *n_tokens, uint64_t *bytes, struct dse_error *err);

@@ -150,21 +150,36 @@ const char *dse_http_only_header(const struct dse_http_exchange *x, const char *
     return find_header(x, name, &value) == 1 ? value : NULL;
 }
 
-bool dse_http_query(const struct dse_http_exchange *x, const char *name, char *value, size_t size)
+/* The next value of the name from `at` on; NULL: there is none. */
+static const char *find_value(const char *at, const char *name, size_t *value_bytes)
 {
     const size_t name_bytes = strlen(name);
-    for (const char *at = x->query; *at;) {
+    while (*at) {
         const size_t bytes = strcspn(at, "&");
         if (bytes > name_bytes && strncmp(at, name, name_bytes) == 0 && at[name_bytes] == '=') {
-            const size_t value_bytes = bytes - name_bytes - 1;
-            if (value_bytes >= size) return false;
-            memcpy(value, at + name_bytes + 1, value_bytes);
-            value[value_bytes] = '\0';
-            return true;
+            *value_bytes = bytes - name_bytes - 1;
+            return at + name_bytes + 1;
         }
         at += bytes + (at[bytes] == '&');
     }
-    return false;
+    return NULL;
+}
+
+bool dse_http_query(const struct dse_http_exchange *x, const char *name, char *value, size_t size)
+{
+    size_t bytes;
+    const char *found = find_value(x->query, name, &bytes);
+    if (!found || bytes >= size) return false;
+    memcpy(value, found, bytes);
+    value[bytes] = '\0';
+    return true;
+}
+
+bool dse_http_query_repeats(const struct dse_http_exchange *x, const char *name)
+{
+    size_t bytes;
+    const char *found = find_value(x->query, name, &bytes);
+    return found && find_value(found + bytes, name, &bytes);
 }
 
 const char *dse_http_body(const struct dse_http_exchange *x, size_t *bytes)

@@ -60,6 +60,8 @@ const char *dse_http_method(const struct dse_http_exchange *x);
 const char *dse_http_path(const struct dse_http_exchange *x); /* percent-decoded, without the query */
 /* The value of a name in the query, as it was written; false if there is none or it does not fit. */
 bool dse_http_query(const struct dse_http_exchange *x, const char *name, char *value, size_t size);
+/* The query has more than one value for the name. */
+bool dse_http_query_repeats(const struct dse_http_exchange *x, const char *name);
 const char *dse_http_header(const struct dse_http_exchange *x, const char *name); /* NULL if absent; else the first */
 const char *dse_http_only_header(const struct dse_http_exchange *x, const char *name); /* NULL unless there is one */
 /* Valid until the request is answered. "" if none. */

@@ -51,6 +51,8 @@ static enum dse_status read_action(const struct dse_http_exchange *x, enum actio
 {
     static const char *const names[] = {"save", "restore", "erase"};
     char text[16];
+    if (dse_http_query_repeats(x, "action"))
+        return dse_fail_at(err, DSE_ERR_INVALID, "action", -1, "the query has more than one action");
     if (!dse_http_query(x, "action", text, sizeof text)) text[0] = '\0';
     for (int i = 0; i < 3; i++) {
         if (strcmp(text, names[i]) != 0) continue;

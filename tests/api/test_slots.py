@@ -120,6 +120,18 @@ def test_keys_have_slots_and_files_of_their_own(start, folder):
     assert "cache_salt" in act(server, 0, "restore", {"filename": "y"}, 400, headers=one)["message"]
     act(server, 0, "restore", {"filename": "y", "cache_salt": "s"}, headers=one)
     assert act(server, 0, "restore", {"filename": "y", "cache_salt": ""}, 400, headers=one)["param"] == "cache_salt"
+    # no key replaces the file of another one, and each its own
+    old = (folder / "x").read_bytes()
+    ask(server, TEXT * 5, id_slot=0, headers=two)
+    error = act(server, 0, "save", {"filename": "x"}, 400, headers=two)
+    assert error["param"] == "filename" and "the name x is taken" in error["message"] and "another API key" in error["message"]
+    ask(server, TEXT * 5, id_slot=0, headers=one, cache_salt="s")
+    assert act(server, 0, "save", {"filename": "x"}, 400, headers=one)["param"] == "filename"
+    assert (folder / "x").read_bytes() == old
+    ask(server, TEXT * 5, id_slot=0, headers=one)
+    act(server, 0, "save", {"filename": "x"}, headers=one)
+    assert len((folder / "x").read_bytes()) > len(old)
+    assert sorted(file.name for file in folder.iterdir()) == ["x", "y"]
 
 
 NO_NAMES = ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", "a\0b", "\n", "\x1b[2J", ".hidden", "n" * 201, "é" * 101, 5, None, [], {},
@@ -139,7 +151,8 @@ def test_requests_that_make_no_sense_are_refused_by_name(saving):
         reply = saving.post(f"/slots/{slot}?action=erase", {})
         assert reply.status == 400, (slot, reply.body)
     for query in ("", "?", "?action", "?action=", "?action=sav", "?action=saveall", "?Action=save", "?x=save", "?" + "a" * 300,
-                  "?" + "a" * 300 + "&action=erase"):
+                  "?" + "a" * 300 + "&action=erase", "?action=save&action=erase", "?action=erase&x&action=erase",
+                  "?action=erase&action="):
         reply = saving.post("/slots/1" + query, {"filename": "x"})
         assert reply.status == 400 and reply.error["param"] == "action", (query, reply.body)
     assert saving.post("/slots/1?x=1&action=erase&y", {}).status == 200
@@ -175,6 +188,20 @@ def test_without_a_folder_or_a_cache_nothing_is_saved(start, folder):
     assert run.returncode == 2 and "chmod 700" in run.stderr
 
 
+def test_slots_are_not_saved_among_the_files_of_the_prefix_cache(start, folder):
+    folder.mkdir(mode=0o700)
+    link = folder.parent / "link"
+    link.symlink_to(folder)
+    for slots, cache in ((folder, folder), (folder, f"{folder}/../slots/"), (link, folder), (folder, link), (link, link)):
+        run = subprocess.run([os.environ["DSE_BINARY"], "serve", os.environ["DSE_TEST_MODEL"], "--port", "0", "--slot-save-path",
+                              str(slots), "--prefix-cache-disk", str(cache)], capture_output=True, text=True, timeout=60)
+        assert run.returncode == 2 and "--slot-save-path and --prefix-cache-disk are the same folder" in run.stderr, run.stderr
+        assert "listening" not in run.stderr and list(folder.iterdir()) == []
+    server = start("--slot-save-path", str(folder), "--prefix-cache-disk", str(folder.parent / "cache"))
+    ask(server, id_slot=0)
+    act(server, 0, "save", {"filename": "lock"})
+
+
 def test_bad_files_are_refused_and_change_nothing(saving, folder):
     ask(saving, id_slot=1)
     act(saving, 1, "save", {"filename": "good"})
@@ -197,7 +224,8 @@ def test_bad_files_are_refused_and_change_nothing(saving, folder):
     assert act(saving, 2, "save", {"filename": "x"}, 400)["param"] == "id_slot"  # slot 2 still holds nothing
     assert saving.metric("kv_blocks_cached") == cached
     act(saving, 2, "restore", {"filename": "good"})
-    assert act(saving, 1, "save", {"filename": "folder"}, 500)["message"]
+    error = act(saving, 1, "save", {"filename": "folder"}, 400)
+    assert error["param"] == "filename" and "folder is a folder" in error["message"]
     act(saving, 1, "save", {"filename": "link"})  # in place of the link
     assert not (folder / "link").is_symlink() and (folder / "good").read_bytes() == good == (folder / "link").read_bytes()
     assert not [file for file in folder.iterdir() if file.name.startswith(".")]

@@ -182,6 +182,13 @@ static void saved_file_with_any_bit_changed_or_any_length_cut_is_refused(void **
     (void)close(file);
 }
 
+static bool take_the_name(void *user)
+{
+    (void)user;
+    write_some("y", 1);
+    return false;
+}
+
 static void saved_file_is_never_read_or_written_through_a_link_pipe_or_folder(void **state)
 {
     (void)state;
@@ -202,10 +209,85 @@ static void saved_file_is_never_read_or_written_through_a_link_pipe_or_folder(vo
     struct dse_saved_source source = some_source(0);
     struct dse_error error;
     uint64_t bytes;
-    assert_int_not_equal(dse_saved_file_write(folder, "folder", &source, &bytes, &error), DSE_OK);
+    assert_int_equal(dse_saved_file_write(folder, "folder", &source, &bytes, &error), DSE_ERR_INVALID);
+    assert_string_equal(error.file, "filename");
+    assert_string_equal(error.message, "folder is a folder");
     assert_int_equal(fstatat(folder, "folder", &st, 0), 0);
     assert_true(S_ISDIR(st.st_mode));
     assert_int_equal(count_files(), 5); /* nothing half written is left */
+}
+
+static void a_file_of_another_salt_is_not_replaced(void **state)
+{
+    (void)state;
+    struct dse_saved_source source = some_source(1);
+    struct dse_error error = {0};
+    uint64_t bytes;
+    write_some("x", 0);
+    for (int i = 0; i < 2; i++) {
+        source.header.scope.salt[0] = 4 + (i == 0);
+        source.header.scope.salt[1] = 5 + (i == 1);
+        assert_int_equal(dse_saved_file_write(folder, "x", &source, &bytes, &error), DSE_ERR_INVALID);
+        assert_string_equal(error.file, "filename");
+        assert_non_null(strstr(error.message, "the name x is taken"));
+    }
+    assert_int_equal(read_back("x", &wanted, 0), DSE_OK);
+    /* nor is one of another version, which cannot be told whose it is */
+    const uint32_t version = DSE_SAVED_VERSION + 1;
+    int file = openat(folder, "x", O_RDWR);
+    assert_int_equal(pwrite(file, &version, sizeof version, offsetof(struct dse_saved_header, version)),
+                     sizeof version);
+    source = some_source(1);
+    assert_int_equal(dse_saved_file_write(folder, "x", &source, &bytes, &error), DSE_ERR_UNSUPPORTED);
+    assert_string_equal(error.file, "filename");
+    assert_int_equal(count_files(), 1);
+    /* a damaged one is nobody's */
+    assert_int_equal(pwrite(file, "x", 1, 0), 1);
+    (void)close(file);
+    write_some("x", 1);
+    assert_int_equal(read_back("x", &wanted, 1), DSE_OK);
+    /* and a name that another salt took meanwhile stays taken */
+    source.header.scope.salt[0]++;
+    source.stop = take_the_name;
+    assert_int_equal(dse_saved_file_write(folder, "y", &source, &bytes, &error), DSE_ERR_INVALID);
+    assert_int_equal(read_back("y", &wanted, 1), DSE_OK);
+    assert_int_equal(count_files(), 2);
+}
+
+/* Puts /dev/full in place of the file that is being written. */
+static bool fill_the_disk(void *user)
+{
+    const int *after = user;
+    static int calls;
+    if (++calls <= *after) return false;
+    calls = 0;
+    for (int fd = 3; fd < 256; fd++) {
+        char link[64], target[256] = "";
+        (void)snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        if (readlink(link, target, sizeof target - 1) < 0 || strstr(target, "/.saving-") == NULL) continue;
+        int full = open("/dev/full", O_RDWR);
+        assert_int_equal(dup2(full, fd), fd);
+        (void)close(full);
+        return false;
+    }
+    return false;
+}
+
+static void without_space_nothing_is_saved_and_the_old_file_stays(void **state)
+{
+    (void)state;
+    struct dse_saved_source source = some_source(1);
+    struct dse_error error = {0};
+    uint64_t bytes;
+    write_some("x", 0);
+    for (int after = 0; after < N_BLOCKS; after += N_BLOCKS - 1) {
+        source.stop = fill_the_disk;
+        source.user = &after;
+        assert_int_equal(dse_saved_file_write(folder, "x", &source, &bytes, &error), DSE_ERR_UNAVAILABLE);
+        assert_string_equal(error.message, "the folder of saved slots has no space left for x");
+        assert_int_equal(read_back("x", &wanted, 0), DSE_OK);
+        assert_int_equal(count_files(), 1);
+    }
 }
 
 static void saved_names_are_plain_names(void **state)
@@ -886,6 +968,8 @@ int main(void)
         CASE(saved_file_of_others_is_refused),
         CASE(saved_file_with_any_bit_changed_or_any_length_cut_is_refused),
         CASE(saved_file_is_never_read_or_written_through_a_link_pipe_or_folder),
+        CASE(a_file_of_another_salt_is_not_replaced),
+        CASE(without_space_nothing_is_saved_and_the_old_file_stays),
         CASE(saved_names_are_plain_names),
         CASE(saving_that_is_killed_leaves_the_old_file_and_no_litter),
         CASE(another_process_does_not_remove_what_is_being_written),
