@@ -108,7 +108,8 @@ static enum dse_status fail_with(struct dse_error *err, int error_number, const 
         return dse_fail(err, DSE_ERR_UNAVAILABLE, "the folder of saved slots has no space left for %s", name);
     if (error_number == EISDIR) return dse_fail_at(err, DSE_ERR_INVALID, FIELD, -1, "%s is a folder", name);
     const enum dse_status status = dse_fail_errno(err, error_number, name, what);
-    return dse_fail_at(err, status, FIELD, -1, "%s", err->message);
+    if (err != NULL) (void)snprintf(err->file, sizeof err->file, "%s", FIELD);
+    return status;
 }
 
 static enum dse_status open_plain(int folder, const char *name, int *fd, uint64_t *bytes, struct dse_error *err)
