@@ -11,7 +11,7 @@ struct dse_chat_request {
     const json_t *messages; /* borrowed; a non-empty array of checked messages */
     const json_t *tools;    /* borrowed; NULL: none, or switched off by tool_choice */
     struct dse_tool_choice choice;
-    json_t *variables;  /* owned object: chat_template_kwargs and the thinking switch */
+    json_t *variables;                    /* owned object: chat_template_kwargs and the thinking switch */
     bool asks_thinking, refuses_thinking; /* a switch was given that wants thinking on, or off */
     bool add_generation_prompt;
     bool continue_final_message; /* the last message is the beginning of the answer */
