@@ -1,5 +1,6 @@
 /* Measuring read bandwidth: each thread sums its share of a large buffer, in several streams at once, since a core gets
- * more out of the memory that way, and asks ahead for each in every second pass, since that is better on some. And multiply-adds: each thread runs the roof of the best instruction set. */
+ * more out of the memory that way, and asks ahead for each in every second pass, which is better on some. And
+ * multiply-adds: each thread runs the roof of the best instruction set. */
 #include "cli/limits.h"
 
 #include <stdatomic.h>

@@ -154,6 +154,10 @@ static enum dse_status check_tool(const json_t *tool, size_t index, struct dse_e
     const json_t *name = json_object_get(function, "name");
     path_set(path, "tools[%zu].function.name", index);
     if (!json_is_string(name)) return wrong(err, path, "a string", name);
+    const json_t *parameters = json_object_get(function, "parameters");
+    path_set(path, "tools[%zu].function.parameters", index);
+    if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
+        return wrong(err, path, "an object", parameters);
     path_set(path, "tools[%zu].function.strict", index);
     TRY(dse_param_bool(function, path, &strict, NULL, err));
     path_set(path, "tools[%zu].function.description", index);

@@ -8,6 +8,11 @@
 #include "server/params.h"
 #include "text/tool_grammar.h"
 
+static const json_t *name_of(const json_t *tools, size_t index)
+{
+    return json_object_get(json_object_get(json_array_get(tools, index), "function"), "name");
+}
+
 /* Marks the tool that is called `name`. */
 static enum dse_status allow(struct dse_tool_choice *choice, const json_t *tools, const json_t *name, const char *path,
                              struct dse_error *err)
@@ -16,8 +21,7 @@ static enum dse_status allow(struct dse_tool_choice *choice, const json_t *tools
         return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s must be a string, not %s", path,
                            dse_json_type_name(name));
     for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *function = json_object_get(json_array_get(tools, i), "function");
-        if (!json_equal(json_object_get(function, "name"), name)) continue;
+        if (!json_equal(name_of(tools, i), name)) continue;
         choice->allowed[i] = true;
         return DSE_OK;
     }
@@ -72,22 +76,16 @@ static enum dse_status parse_object(const json_t *value, const json_t *tools, st
     return allow(choice, tools, name, "tool_choice.function.name", err);
 }
 
-/* What a call could not be told by, and what no template can show. */
-static enum dse_status check_tools(const json_t *tools, struct dse_error *err)
+/* A call tells its tool by the name alone. */
+static enum dse_status check_names_differ(const json_t *tools, struct dse_error *err)
 {
     char path[64];
-    for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *function = json_object_get(json_array_get(tools, i), "function");
-        const json_t *parameters = json_object_get(function, "parameters"), *name = json_object_get(function, "name");
-        snprintf(path, sizeof path, "tools[%zu].function.parameters", i);
-        if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
-            return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s must be an object, not %s", path,
-                               dse_json_type_name(parameters));
-        snprintf(path, sizeof path, "tools[%zu].function.name", i);
-        for (size_t k = 0; k < i; k++)
-            if (json_equal(json_object_get(json_object_get(json_array_get(tools, k), "function"), "name"), name))
-                return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s is that of tools[%zu] too", path, k);
-    }
+    for (size_t i = 0; i < json_array_size(tools); i++)
+        for (size_t k = 0; k < i; k++) {
+            if (!json_equal(name_of(tools, k), name_of(tools, i))) continue;
+            snprintf(path, sizeof path, "tools[%zu].function.name", i);
+            return dse_fail_at(err, DSE_ERR_INVALID, path, -1, "%s is that of tools[%zu] too", path, k);
+        }
     return DSE_OK;
 }
 
@@ -101,7 +99,7 @@ enum dse_status dse_tool_choice_parse(const json_t *root, const json_t *tools, s
     if (json_array_size(tools) > DSE_MAX_TOOLS)
         return dse_fail_at(err, DSE_ERR_INVALID, "tools", -1, "tools has %zu entries; at most %d are possible",
                            json_array_size(tools), DSE_MAX_TOOLS);
-    TRY(check_tools(tools, err));
+    TRY(check_names_differ(tools, err));
     TRY(dse_param_bool(root, "parallel_tool_calls", &choice->parallel, NULL, err));
     if (!value) return DSE_OK;
     if (json_is_object(value)) return parse_object(value, tools, choice, err);
@@ -138,7 +136,7 @@ static enum dse_status check_names(const json_t *tools, struct dse_error *err)
 {
     for (size_t i = 0; i < json_array_size(tools); i++) {
         char path[64];
-        const json_t *name = json_object_get(json_object_get(json_array_get(tools, i), "function"), "name");
+        const json_t *name = name_of(tools, i);
         size_t n = json_string_length(name);
         bool bad = n == 0 || n > 128;
         for (size_t k = 0; k < n && !bad; k++) {
